@@ -1,0 +1,1 @@
+"""Kernels: each hot operation once in plain PyTorch (the definition) and once in Triton."""

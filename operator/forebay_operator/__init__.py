@@ -1,0 +1,1 @@
+"""The operator: turns an InferenceService into pods that serve, by arithmetic that it shows."""

@@ -1,0 +1,60 @@
+"""The server's configuration: read once at start, frozen; the command line is made from these fields."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+Device = Literal["auto", "cpu", "cuda"]
+Dtype = Literal["auto", "float32", "bfloat16", "float16"]
+Quantization = Literal["none", "int8", "int4", "fp8"]
+KVCacheDtype = Literal["auto", "float32", "bfloat16", "float16", "fp8", "int8"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineConfig:
+    """What the engine process needs to know. Sizes in tokens unless the name says otherwise."""
+
+    model: str
+    """A GGUF file, or a folder with one GGUF file or with config.json and safetensors."""
+    device: Device = "auto"
+    dtype: Dtype = "auto"
+    """Arithmetic and weights; auto: what the checkpoint was trained in, bfloat16 for GGUF."""
+    tensor_parallel_size: int = 1
+    pipeline_parallel_size: int = 1
+    quantization: Quantization = "none"
+    kv_cache_dtype: KVCacheDtype = "auto"
+    kv_cache_tokens: int | None = None
+    """KV slots to allocate, rounded up to whole blocks; None: enough for max_num_seqs short or one longest request."""
+    max_model_len: int | None = None
+    """Longest prompt and answer together; None: what the model says."""
+    max_num_seqs: int = 64
+    """Requests in one step at most; reserves nothing."""
+    max_num_batched_tokens: int = 512
+    """Tokens in one step at most: the budget that prefill chunks and decodes share."""
+    block_size: int = 16
+    """Tokens in a KV block; a power of two."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerConfig:
+    """The whole of `forebay serve`."""
+
+    engine: EngineConfig
+    served_model_names: tuple[str, ...]
+    """Names that clients may use; the first one is reported."""
+    revision: str | None = None
+    host: str = "0.0.0.0"
+    port: int = 8000
+    ops_port: int = 8001
+    """Probes, progress, metrics and load: answered by a process of its own."""
+    max_queued_requests: int = 256
+    """Requests waiting or running before new ones get 429; `n` counts fully."""
+    queue_timeout_seconds: float = 60.0
+    """A request that has no first token by then gets 503."""
+    drain_timeout_seconds: float = 300.0
+    """After SIGTERM running requests have this long."""
+    api_key_file: str | None = None
+    """One key a line; read again when it changes."""
+    plan_file: str | None = None
+    """JSON with the operator's plan, to compare with what was measured."""
+    draft_model: str | None = None
+    num_speculative_tokens: int = 0
