@@ -67,6 +67,8 @@ class RequestOutput(msgspec.Struct, frozen=True, kw_only=True):
     """Which token ended it, for finish_reason `stop`."""
     num_cached_tokens: int = 0
     """Prompt tokens that came from the prefix cache."""
+    queue_seconds: float | None = None
+    """With the first output: from `arrival_time` to the first step that ran the request."""
     logprobs: list[TokenLogprobs] | None = None
     """One entry for each of `token_ids` when asked for."""
     error: str | None = None
