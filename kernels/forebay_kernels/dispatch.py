@@ -1,0 +1,56 @@
+"""The registry that picks the implementation of every kernel by device: Triton on GPUs, PyTorch elsewhere.
+
+Triton is imported when the first GPU tensor arrives, never before, so that a machine without a GPU does not pay for it.
+"""
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+
+from forebay_kernels import reference
+
+# PyTorch built for ROCm calls its GPUs "cuda" too; "hip" is the name that its tensors can carry besides.
+_GPU_DEVICE_TYPES = frozenset({"cuda", "hip"})
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """Where the two implementations of one operation are found; both take the same arguments."""
+
+    definition: Callable[..., Any]
+    """The plain PyTorch function."""
+    gpu_module: str
+    """The module whose function of the same name launches the Triton kernel."""
+
+
+KERNELS: dict[str, Kernel] = {
+    "rms_norm": Kernel(reference.rms_norm, "forebay_kernels.gpu.rms_norm"),
+    "add_rms_norm": Kernel(reference.add_rms_norm, "forebay_kernels.gpu.rms_norm"),
+    "rotary": Kernel(reference.rotary, "forebay_kernels.gpu.rotary"),
+    "silu_and_mul": Kernel(reference.silu_and_mul, "forebay_kernels.gpu.silu_and_mul"),
+}
+
+
+def implementation_of(device: torch.device | str) -> dict[str, str]:
+    """Say which implementation each kernel has on this device: "triton" or "torch", by kernel name. For logs."""
+    name = "triton" if torch.device(device).type in _GPU_DEVICE_TYPES else "torch"
+    return dict.fromkeys(KERNELS, name)
+
+
+@cache
+def implementation(name: str, device_type: str) -> Callable[..., Any]:
+    """Return the function that runs kernel `name` on tensors of this device type ("cpu", "cuda", ...).
+
+    Raises:
+        KeyError: there is no kernel of that name.
+        ImportError: a GPU tensor arrived, and triton is not installed.
+    """
+    kernel = KERNELS[name]
+    if device_type not in _GPU_DEVICE_TYPES:
+        return kernel.definition
+    launcher: Callable[..., Any] = getattr(importlib.import_module(kernel.gpu_module), name)
+    return launcher
