@@ -1,0 +1,1 @@
+"""`make demo`: from an empty machine to an answer from a model on Kubernetes."""
