@@ -1,0 +1,1 @@
+"""The operator's subcommands: each module has `main(argv) -> exit status`."""
