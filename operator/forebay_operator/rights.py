@@ -1,4 +1,4 @@
-"""Every right that the operator needs: reviewed against the API server at start, compared with the chart's roles by a test."""
+"""Every right that the operator needs: reviewed at start, and compared with the chart's roles by a test."""
 
 from dataclasses import dataclass
 

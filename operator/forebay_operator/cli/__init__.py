@@ -1,1 +1,1 @@
-"""The operator's subcommands: each module has `main(argv) -> exit status`."""
+"""The operator's subcommands; each module's `main(argv)` returns an exit status."""

@@ -1,0 +1,1 @@
+"""The custom resources as types: the CRD documents, the validation in reconcile and the docs come from here."""
