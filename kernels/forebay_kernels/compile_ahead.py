@@ -1,0 +1,244 @@
+"""Compile every kernel for GPUs that this machine does not have, and say what the machine code uses.
+
+What is compiled is the launch that `forebay_kernels.gpu` makes for tensors of production sizes, down to the constants
+and the divisibility of every integer: the same specialisation that a GPU would ask for.
+"""
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from forebay_kernels.machine_code import Resources, resources_of
+
+if TYPE_CHECKING:
+    from forebay_kernels.gpu.launch import Launch
+
+_EXAMPLES = """examples:
+  python -m forebay_kernels.compile_ahead                              every kernel for every target
+  python -m forebay_kernels.compile_ahead --target sm_90 --kernel rotary
+  python -m forebay_kernels.compile_ahead --json > kernels.json
+
+exit status: 0 when every kernel compiles within its target's limits, 1 when one does not, 2 for a bad command line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A GPU to compile for."""
+
+    backend: str
+    """Triton's name of the compiler: cuda or hip."""
+    arch: int | str
+    """Compute capability times ten, or AMD's gfx name."""
+    warp_size: int
+    max_shared_bytes: int
+    """Shared memory that one block may have. CUDA C++ programming guide, table of technical specifications per
+    compute capability; AMD CDNA 3 instruction set guide, local data share."""
+
+
+TARGETS = {
+    "sm_80": Target("cuda", 80, 32, 163 * 1024),
+    "sm_89": Target("cuda", 89, 32, 99 * 1024),
+    "sm_90": Target("cuda", 90, 32, 227 * 1024),
+    "sm_100": Target("cuda", 100, 32, 227 * 1024),
+    "gfx942": Target("hip", "gfx942", 64, 64 * 1024),
+}
+"""A100; L4, L40S; H100, H200; B200; MI300X."""
+
+HIDDEN_SIZES = (576, 4096, 8192)
+"""SmolLM2-135M, Llama-3-8B, Llama-3-70B."""
+INTERMEDIATE_SIZES = (1536, 14336, 28672)
+"""The same three."""
+ATTENTION_SHAPES = ((9, 3, 64), (32, 8, 128), (64, 8, 128))
+"""(num_heads, num_kv_heads, head_dim) of the same three."""
+_NUM_TOKENS = 16
+_MAX_POSITION = 8192
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What one kernel in one configuration uses on one target."""
+
+    kernel: str
+    configuration: str
+    target: str
+    binary_bytes: int
+    registers: int
+    spilled_bytes: int
+    """Bytes of memory that a thread needs because its values do not fit in registers."""
+    shared_bytes: int
+    max_shared_bytes: int
+    num_warps: int
+
+    @property
+    def problem(self) -> str | None:
+        """Why this row must not ship, or None."""
+        if self.binary_bytes == 0:
+            return "no machine code"
+        if self.spilled_bytes:
+            return f"spills {self.spilled_bytes} bytes a thread"
+        if self.shared_bytes > self.max_shared_bytes:
+            return f"needs {self.shared_bytes} bytes of shared memory, the target has {self.max_shared_bytes}"
+        return None
+
+
+def production_launches(dtype: torch.dtype = torch.bfloat16) -> Iterator[tuple[str, str, "Launch"]]:
+    """Yield (kernel, configuration, launch) for every kernel at every production size, on tensors without memory."""
+    from forebay_kernels.gpu.rms_norm import add_rms_norm_launch, rms_norm_launch
+    from forebay_kernels.gpu.rotary import rotary_launch
+    from forebay_kernels.gpu.silu_and_mul import silu_and_mul_launch
+
+    def tensor(*shape: int, dtype: torch.dtype = dtype) -> torch.Tensor:
+        return torch.empty(shape, dtype=dtype, device="meta")
+
+    for hidden_size in HIDDEN_SIZES:
+        rows, weight = tensor(_NUM_TOKENS, hidden_size), tensor(hidden_size)
+        yield "rms_norm", f"hidden {hidden_size}", rms_norm_launch(rows, rows, weight, 1e-5)
+        yield "add_rms_norm", f"hidden {hidden_size}", add_rms_norm_launch(rows, rows, rows, rows, weight, 1e-5)
+    for num_heads, num_kv_heads, head_dim in ATTENTION_SHAPES:
+        # Query and key as slices of one fused projection, as the model hands them over.
+        fused = tensor(_NUM_TOKENS, num_heads + 2 * num_kv_heads, head_dim)
+        query, key = fused[:, :num_heads], fused[:, num_heads : num_heads + num_kv_heads]
+        positions = tensor(_NUM_TOKENS, dtype=torch.int64)
+        cos_sin_cache = tensor(_MAX_POSITION, head_dim, dtype=torch.float32)
+        launch = rotary_launch(query, key, query, key, positions, cos_sin_cache)
+        yield "rotary", f"heads {num_heads}+{num_kv_heads} of {head_dim}", launch
+    for intermediate_size in INTERMEDIATE_SIZES:
+        launch = silu_and_mul_launch(tensor(_NUM_TOKENS, intermediate_size), tensor(_NUM_TOKENS, 2 * intermediate_size))
+        yield "silu_and_mul", f"intermediate {intermediate_size}", launch
+
+
+def compile_launch(launch: "Launch", target: Target) -> tuple[bytes, Resources]:
+    """Compile one launch for one target; needs no GPU. Returns the machine code and what it uses.
+
+    Raises:
+        RuntimeError: Triton runs as an interpreter in this process (TRITON_INTERPRET), which cannot compile.
+    """
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    if not isinstance(launch.kernel, triton.JITFunction):
+        raise RuntimeError("cannot compile while TRITON_INTERPRET is set: unset it and start a new process")
+    signature: dict[str, str] = {}
+    constants: dict[str, Any] = {}
+    attributes: dict[tuple[int, ...], list[list[Any]]] = {}
+    for index, parameter in enumerate(launch.kernel.params):
+        value = launch.arguments[parameter.name]
+        # Triton's own rule at a launch: a 1 becomes a constant, and a multiple of 16 is told to the compiler, as is
+        # the 16-byte alignment that torch gives every tensor it allocates.
+        if parameter.is_constexpr or (isinstance(value, int) and value == 1):
+            signature[parameter.name] = "constexpr"
+            constants[parameter.name] = value
+            continue
+        signature[parameter.name] = _type_of(value)
+        if isinstance(value, torch.Tensor) or (isinstance(value, int) and value % 16 == 0):
+            attributes[(index,)] = [["tt.divisibility", 16]]
+    source = ASTSource(fn=launch.kernel, signature=signature, constexprs=constants, attrs=attributes)
+    gpu = GPUTarget(target.backend, target.arch, target.warp_size)
+    compiled = triton.compile(source, target=gpu, options=launch.options)
+    return compiled.kernel, resources_of(compiled)
+
+
+def compile_row(kernel: str, configuration: str, launch: "Launch", target_name: str) -> Row:
+    """Compile one launch for one of TARGETS and describe the outcome."""
+    target = TARGETS[target_name]
+    binary, resources = compile_launch(launch, target)
+    return Row(
+        kernel=kernel,
+        configuration=configuration,
+        target=target_name,
+        binary_bytes=len(binary),
+        registers=resources.registers,
+        spilled_bytes=resources.spilled_bytes,
+        shared_bytes=resources.shared_bytes,
+        max_shared_bytes=target.max_shared_bytes,
+        num_warps=launch.num_warps,
+    )
+
+
+def _type_of(value: torch.Tensor | int | float) -> str:
+    """Triton's name of an argument's type."""
+    if isinstance(value, torch.Tensor):
+        names = {
+            torch.float32: "fp32",
+            torch.float16: "fp16",
+            torch.bfloat16: "bf16",
+            torch.int64: "i64",
+            torch.int32: "i32",
+        }
+        return "*" + names[value.dtype]
+    if isinstance(value, float):
+        return "fp32"
+    return "i32" if -(2**31) <= value < 2**31 else "i64"
+
+
+def main(arguments: list[str] | None = None, *, echo: Callable[[str], None] = print) -> int:
+    """Run the command; returns the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="python -m forebay_kernels.compile_ahead",
+        description="Compile every GPU kernel ahead of time, on a machine without a GPU, and print what it uses.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--target", action="append", choices=TARGETS, help="GPU to compile for; repeatable; default all"
+    )
+    parser.add_argument("--kernel", action="append", help="kernel to compile; repeatable; default all")
+    parser.add_argument("--json", action="store_true", help="print a JSON list instead of a table")
+    options = parser.parse_args(arguments)
+    if os.environ.get("TRITON_INTERPRET", "0") not in ("", "0"):
+        parser.error("TRITON_INTERPRET is set, and the interpreter compiles nothing: unset it")
+    launches = list(production_launches())
+    known = sorted({kernel for kernel, _, _ in launches})
+    for kernel in options.kernel or ():
+        if kernel not in known:
+            parser.error(f"argument --kernel: unknown kernel {kernel!r}; there are {', '.join(known)}")
+
+    rows = []
+    started = time.monotonic()
+    if not options.json:
+        echo(_line("kernel", "configuration", "target", "registers", "spilled", "shared", "warps", "code"))
+    for target_name in options.target or TARGETS:
+        for kernel, configuration, launch in launches:
+            if options.kernel and kernel not in options.kernel:
+                continue
+            row = compile_row(kernel, configuration, launch, target_name)
+            rows.append(row)
+            if not options.json:
+                echo(_table_line(row))
+    problems = [f"{row.kernel}, {row.configuration}, {row.target}: {row.problem}" for row in rows if row.problem]
+    if options.json:
+        echo(json.dumps([asdict(row) for row in rows], indent=1))
+    else:
+        echo(f"{len(rows)} compiled in {time.monotonic() - started:.0f} s, {len(problems)} over their limits")
+    for problem in problems:
+        print(f"error: {problem}", file=sys.stderr)
+    return 1 if problems else 0
+
+
+def _table_line(row: Row) -> str:
+    return _line(
+        row.kernel,
+        row.configuration,
+        row.target,
+        str(row.registers),
+        f"{row.spilled_bytes} B",
+        f"{row.shared_bytes} B",
+        str(row.num_warps),
+        f"{row.binary_bytes} B",
+    )
+
+
+def _line(kernel: str, configuration: str, target: str, *numbers: str) -> str:
+    return f"{kernel:<13}{configuration:<22}{target:<7}" + "".join(f"{number:>10}" for number in numbers)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,43 @@
+"""What one kernel launch consists of, as plain data: the launchers run it, the compile gate compiles it."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import triton
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One launch of one Triton function: made from tensors by each kernel's `*_launch` function, which is pure."""
+
+    kernel: Any
+    """The function that `triton.jit` returned."""
+    grid: tuple[int, ...]
+    """Number of programs along each axis; a 0 means that there is nothing to do."""
+    arguments: dict[str, Any]
+    """Every argument by name, constants (tl.constexpr) included."""
+    num_warps: int
+    """Warps of one program: 32 threads each on NVIDIA, 64 on AMD."""
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What the compiler is told beside the arguments."""
+        # Triton's default for fusing a product and a sum changes between its versions (on up to 3.9, off from 3.10):
+        # said here, the same kernel gives the same bits with each. On: rotary gains, and nothing loses accuracy.
+        return {"num_warps": self.num_warps, "enable_fp_fusion": True}
+
+    def run(self) -> None:
+        """Start it on the current stream of the current device, where the tensors must lie; does not wait for it."""
+        # CUDA refuses a grid with a zero, and an empty batch is no error.
+        if 0 not in self.grid:
+            self.kernel[self.grid](**self.arguments, **self.options)
+
+
+def block_of(num_elements: int) -> int:
+    """Return the smallest block that holds num_elements: Triton's blocks are powers of two."""
+    return int(triton.next_power_of_2(num_elements))
+
+
+def warps_of(block_size: int, *, elements_per_thread: int) -> int:
+    """Return the warps for a block so that each of 32 lanes holds elements_per_thread; 1 to 16, a power of two."""
+    return min(max(block_size // (32 * elements_per_thread), 1), 16)
