@@ -8,7 +8,6 @@ import pytest
 
 from hack.install import ensure_namespace, install_operator
 from hack.kube import ROOT, kubectl
-
 from tests.e2e.cluster import NAMESPACE, Service, apply_example, wait_for_condition
 
 

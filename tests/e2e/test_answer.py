@@ -8,7 +8,6 @@ import openai
 import pytest
 
 from hack.kube import get
-
 from tests.e2e.cluster import OPS_PORT, Service, fetch
 
 NUM_STREAMS = 50

@@ -45,8 +45,8 @@ async def test_a_pod_deleted_under_load_finishes_its_streams_and_refuses_new_one
             await direct.completions.create(model="smollm2", prompt="Hi", max_tokens=1)
             outcomes.append(200)
         except openai.APIStatusError as refused:
-            outcomes.append(refused.status_code)
-            assert refused.response.headers.get("Retry-After")
+            told_when = "Retry-After" in refused.response.headers
+            outcomes.append(refused.status_code if told_when else -1)
         except openai.APIConnectionError:
             break
         await asyncio.sleep(0.5)
