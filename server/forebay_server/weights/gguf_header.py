@@ -113,7 +113,9 @@ class _Reader:
     def tensors(self, num_tensors: int, alignment: GgufValue) -> dict[str, GgufTensor]:
         if not isinstance(alignment, int) or alignment <= 0:
             raise corrupt(self.path, f"general.alignment is {alignment}")
-        described = [(self.string(), self.shape(), int(self.scalar(4)), int(self.scalar(10))) for _ in range(num_tensors)]
+        described = [
+            (self.string(), self.shape(), int(self.scalar(4)), int(self.scalar(10))) for _ in range(num_tensors)
+        ]
         start = -(-self.position // alignment) * alignment
         tensors = {}
         for name, shape, kind, offset in described:
