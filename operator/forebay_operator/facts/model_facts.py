@@ -85,6 +85,8 @@ class Checkpoint:
     container: Literal["safetensors", "gguf", "none"]
     """none: only a configuration is known."""
     format: CheckpointFormat
+    bits: int = 0
+    """Of one packed weight (GPTQ: 4 or 8); 0: what the format's name says."""
     group_size: int = 0
     """Columns that share a scale (GPTQ, AWQ, int4, MXFP4, NVFP4); 0: none; -1: a whole row."""
     block: int = 0

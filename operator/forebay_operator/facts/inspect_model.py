@@ -1,0 +1,106 @@
+"""A path to ModelFacts: finds out what lies there and reads its metadata."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+from forebay_operator.facts.architectures import UNQUANTIZED, dtype, model_facts
+from forebay_operator.facts.config_reader import ConfigReader
+from forebay_operator.facts.errors import bad_config, corrupt, not_allowed, not_found
+from forebay_operator.facts.gguf_facts import read_gguf_facts
+from forebay_operator.facts.model_facts import Checkpoint, ModelFacts
+from forebay_operator.facts.quantization_config import apply_scheme, read_scheme
+from forebay_operator.facts.safetensors_header import StoredTensor, read_folder
+
+MAX_CONFIG_BYTES = 16 * 1024 * 1024
+
+
+def inspect_model(path: Path) -> ModelFacts:
+    """Facts of the model at a path, from its metadata alone.
+
+    Args:
+        path: a GGUF file, a folder with one GGUF file, a folder with config.json, or a config.json.
+
+    Raises:
+        FactsError: nothing there, not readable, damaged, or of an unknown kind; one line that names file and key.
+    """
+    try:
+        return _inspect(path)
+    except FileNotFoundError as error:
+        raise not_found(f"{error.filename or path}: no such file") from None
+    except PermissionError as error:
+        raise not_allowed(f"{error.filename or path}: may not be read by this user") from None
+    except OSError as error:
+        raise corrupt(f"{error.filename or path}: cannot be read: {error.strerror}") from None
+
+
+def _inspect(path: Path) -> ModelFacts:
+    if not path.exists():
+        raise not_found(f"{path}: no such file or folder")
+    if path.is_file():
+        return _inspect_file(path)
+    if (path / "config.json").is_file():
+        return read_config_facts(path / "config.json")
+    ggufs = sorted(path.glob("*.gguf"))
+    if len(ggufs) == 1:
+        return read_gguf_facts(ggufs[0])
+    if ggufs:
+        names = ", ".join(file.name for file in ggufs[:5])
+        raise bad_config(f"{path}: has {len(ggufs)} GGUF files ({names}); name one of them")
+    raise not_found(f"{path}: has neither config.json nor a GGUF file")
+
+
+def _inspect_file(path: Path) -> ModelFacts:
+    if path.suffix == ".json":
+        return read_config_facts(path)
+    if path.suffix == ".safetensors":
+        raise bad_config(f"{path}: tensors alone do not say what the model is; name its folder, with config.json")
+    return read_gguf_facts(path)
+
+
+def read_config_facts(path: Path) -> ModelFacts:
+    """Facts from config.json and the headers of the safetensors beside it, where there are any.
+
+    Raises:
+        FactsError: as `inspect_model`.
+        OSError: a file cannot be opened.
+    """
+    config = ConfigReader(_read_object(path), str(path))
+    modelopt_path = path.parent / "hf_quant_config.json"
+    scheme = read_scheme(config, _read_object(modelopt_path) if modelopt_path.is_file() else None)
+    tensors = read_folder(path.parent)
+    container: Literal["safetensors", "none"] = "safetensors" if tensors else "none"
+    if scheme is None:
+        checkpoint = Checkpoint(container=container, format=UNQUANTIZED[dtype(config)])
+    else:
+        checkpoint = scheme.checkpoint(container)
+    stored = 0 if scheme else sum(tensor.num_elements for tensor in tensors)
+    file_bytes = sum(tensor.num_bytes for tensor in tensors)
+    facts = model_facts(config, replace(checkpoint, file_bytes=file_bytes, stored_parameters=stored))
+    if scheme is not None:
+        return replace(facts, tensors=apply_scheme(facts.tensors, scheme))
+    _check_complete(facts, tensors, path)
+    return facts
+
+
+def _check_complete(facts: ModelFacts, tensors: list[StoredTensor], path: Path) -> None:
+    """Files that hold less than the configuration describes are an unfinished download."""
+    stored = facts.checkpoint.stored_parameters
+    if tensors and stored * 100 < facts.num_parameters * 99:
+        raise corrupt(
+            f"{path.parent}: its safetensors hold {stored} parameters, {path.name} describes {facts.num_parameters}"
+        )
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    """A JSON object from a small file."""
+    if path.stat().st_size > MAX_CONFIG_BYTES:
+        raise bad_config(f"{path}: {path.stat().st_size} bytes are too many for a configuration")
+    try:
+        data = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise bad_config(f"{path}: not JSON: {error}") from None
+    if not isinstance(data, dict):
+        raise bad_config(f"{path}: must hold an object, not {type(data).__name__}")
+    return data
