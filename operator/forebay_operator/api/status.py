@@ -5,9 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field, StringConstraints
 
 from forebay_operator.api.common import ApiModel, ShortText
-
-MAX_LINES = 32
-MAX_LINE_CHARS = 512
+from forebay_operator.planner.result import MAX_LINE_CHARS, MAX_LINES
 
 Timestamp = Annotated[str, StringConstraints(max_length=40), Field(json_schema_extra={"format": "date-time"})]
 Count = Annotated[int, Field(ge=0)]
