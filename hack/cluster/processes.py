@@ -129,7 +129,17 @@ def wait_until_healthy(component: Component, record: Record, log: Path) -> None:
         time.sleep(0.1)
 
 
-def stop(run_folder: Path, name: str, timeout_seconds: float = 10.0) -> bool:
+def works_within(component: Component, timeout_seconds: float) -> bool:
+    """Tell whether a component's check passes, at once or before the time is over."""
+    deadline = time.monotonic() + timeout_seconds
+    while component.check.problem() is not None:
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.1)
+    return True
+
+
+def stop(run_folder: Path, name: str, timeout_seconds: float = 5.0) -> bool:
     """End a component: SIGTERM, then SIGKILL after the timeout; remove its record.
 
     Returns:

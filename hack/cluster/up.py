@@ -16,6 +16,7 @@ from hack.cluster.paths import Paths
 from hack.cluster.processes import Component
 
 _KUBECONFIG_USERS = ("admin", "kubelet", "kube-controller-manager", "kube-scheduler", "kube-proxy", "coredns")
+_RECOVERY_SECONDS = 5.0  # one that has just lost the API server, restarted above, finds it again in this time
 _NODE_TIMEOUT = "--timeout=90s"
 
 
@@ -59,10 +60,7 @@ def up(paths: Paths, console: Console) -> bool:
         step.result = str(network.node_address)
     settings = Settings(paths, network, provision.cni_folder())
     with console.step("certificates") as step:
-        step.result = "present"
-        if not paths.pki.exists():
-            pki.create(paths.pki, network, configs.NODE_NAME)
-            step.result = "created"
+        step.result = "created" if pki.create(paths.pki, network, configs.NODE_NAME) else "present"
     _write_configuration(settings)
     groups = cgroups.create(paths.cgroup)
     is_changed = False
@@ -107,7 +105,7 @@ def _ensure_running(component: Component, paths: Paths, groups: list[Path]) -> b
     log = paths.logs / f"{component.name}.log"
     record = processes.find(paths.run, component.name)
     if record is not None:
-        if record.fingerprint == component.fingerprint() and component.check.problem() is None:
+        if record.fingerprint == component.fingerprint() and processes.works_within(component, _RECOVERY_SECONDS):
             return False
         processes.stop(paths.run, component.name)
     record = processes.start(component, paths.run, log, netns.enter(paths.network_namespace), groups)

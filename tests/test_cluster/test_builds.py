@@ -48,7 +48,9 @@ def _fake_go(folder: Path, script: str) -> str:
 
 def test_a_build_appears_complete_and_is_not_repeated(tmp_path: Path) -> None:
     programs = tmp_path / "bin"
-    go = _fake_go(tmp_path, 'echo run >> "${0}.calls"; while [ "$1" != -o ]; do shift; done; echo program > "$2"; echo pkg')
+    go = _fake_go(
+        tmp_path, 'echo run >> "${0}.calls"; while [ "$1" != -o ]; do shift; done; echo program > "$2"; echo pkg'
+    )
     seen: list[str] = []
     assert builds.build(FAMILY, programs, go, tmp_path / "log", seen.append)
     assert builds.is_built(FAMILY, programs)

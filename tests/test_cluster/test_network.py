@@ -19,7 +19,9 @@ def test_addresses_follow_from_the_index() -> None:
 
 def test_no_two_clusters_share_an_address() -> None:
     ranges = [
-        part for index in range(MAX_CLUSTERS) for part in (Network(index).link, Network(index).pods, Network(index).services)
+        part
+        for index in range(MAX_CLUSTERS)
+        for part in (Network(index).link, Network(index).pods, Network(index).services)
     ]
     assert len(set(ranges)) == 3 * MAX_CLUSTERS
     assert {part.prefixlen for part in ranges} == {24}
