@@ -6,6 +6,7 @@ from typing import Literal
 Device = Literal["auto", "cpu", "cuda"]
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 Quantization = Literal["none", "int8", "int4", "fp8"]
+LogLevel = Literal["debug", "info", "warning", "error"]
 KVCacheDtype = Literal["auto", "float32", "bfloat16", "float16", "fp8", "int8"]
 
 
@@ -56,5 +57,14 @@ class ServerConfig:
     """One key a line; read again when it changes."""
     plan_file: str | None = None
     """JSON with the operator's plan, to compare with what was measured."""
+    hang_timeout_seconds: float = 60.0
+    """Work is pending and no step ends for so long: the engine hangs, and the server ends."""
+    load_stall_timeout_seconds: float = 300.0
+    """While loading no byte arrives for so long: `/livez` fails."""
+    compile_timeout_seconds: float = 1800.0
+    """Compiling may take so long before `/livez` fails."""
+    max_request_bytes: int = 8 * 1024 * 1024
+    """Longer request bodies get 413."""
+    log_level: LogLevel = "info"
     draft_model: str | None = None
     num_speculative_tokens: int = 0
