@@ -1,0 +1,118 @@
+"""The compile gate: each kernel becomes machine code for each GPU, without spills, within its shared memory."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import forebay_kernels
+from forebay_kernels.compile_ahead import HIDDEN_SIZES, TARGETS, Row, main
+from forebay_kernels.dispatch import KERNELS
+from forebay_kernels.machine_code import Resources, resources_of_amdgcn, resources_of_cuobjdump
+
+PACKAGE_ROOT = Path(forebay_kernels.__file__).parents[1]
+
+
+def _run(*arguments: str, cache: Path) -> subprocess.CompletedProcess[str]:
+    """Run Python in a process of its own, where Triton is a compiler and not an interpreter."""
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    environment |= {"PYTHONPATH": str(PACKAGE_ROOT), "TRITON_CACHE_DIR": str(cache)}
+    return subprocess.run(
+        [sys.executable, *arguments], env=environment, capture_output=True, text=True, check=False, timeout=300
+    )
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    done = _run("-m", "forebay_kernels.compile_ahead", "--json", cache=tmp_path_factory.mktemp("triton"))
+    assert done.returncode == 0, done.stderr
+    loaded: list[dict[str, Any]] = json.loads(done.stdout)
+    return loaded
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_the_kernel_compiles_within_the_limits_of_the_gpu(rows: list[dict[str, Any]], kernel: str, target: str) -> None:
+    mine = [row for row in rows if row["kernel"] == kernel and row["target"] == target]
+    assert len(mine) == len(HIDDEN_SIZES)
+    for row in mine:
+        assert row["binary_bytes"] > 0
+        # 0 would mean that the description was misread; 255 is the most that an NVIDIA thread can have.
+        assert 0 < row["registers"] <= 255
+        assert row["spilled_bytes"] == 0
+        assert row["shared_bytes"] <= row["max_shared_bytes"] == TARGETS[target].max_shared_bytes
+        if kernel.endswith("rms_norm"):
+            assert row["shared_bytes"] > 0, "warps add up a row through shared memory"
+
+
+def test_a_kernel_that_spills_is_seen_on_both_vendors_gpus(tmp_path: Path) -> None:
+    # One warp for a row of 32768: 1024 values a thread on NVIDIA, 512 on AMD, and neither has so many registers.
+    program = """
+import dataclasses, torch
+from forebay_kernels.compile_ahead import compile_row
+from forebay_kernels.gpu.rms_norm import rms_norm_launch
+x, weight = torch.empty(16, 32768, device="meta"), torch.empty(32768, device="meta")
+launch = dataclasses.replace(rms_norm_launch(x, x, weight, 1e-5), num_warps=1)
+for target in ("sm_80", "gfx942"):
+    print(compile_row("rms_norm", "one warp", launch, target).problem)
+"""
+    done = _run("-c", program, cache=tmp_path)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert len(lines) == 2
+    assert all(line.startswith("spills ") for line in lines), lines
+
+
+def _row(**changed: int) -> Row:
+    sizes = {"binary_bytes": 9, "registers": 9, "spilled_bytes": 0, "shared_bytes": 8, "max_shared_bytes": 8}
+    return Row(kernel="k", configuration="c", target="sm_80", num_warps=4, **(sizes | changed))
+
+
+@pytest.mark.parametrize(
+    ("row", "problem"),
+    [
+        (_row(), None),
+        (_row(binary_bytes=0), "no machine code"),
+        (_row(spilled_bytes=4), "spills 4 bytes a thread"),
+        (_row(shared_bytes=9), "needs 9 bytes of shared memory, the target has 8"),
+    ],
+)
+def test_a_row_over_a_limit_has_a_problem(row: Row, problem: str | None) -> None:
+    assert row.problem == problem
+
+
+def test_cuobjdumps_report_is_read() -> None:
+    report = "Function k:\n  REG:37 STACK:16 SHARED:0 LOCAL:8 CONSTANT[0]:408 TEXTURE:0\n"
+    assert resources_of_cuobjdump(report, 64) == Resources(registers=37, spilled_bytes=24, shared_bytes=64)
+
+
+def test_amds_metadata_is_read() -> None:
+    assembly = (
+        "    .group_segment_fixed_size: 128\n    .private_segment_fixed_size: 4\n    .sgpr_spill_count: 2\n"
+        "    .vgpr_count:     24\n    .vgpr_spill_count: 1\n"
+    )
+    assert resources_of_amdgcn(assembly, 64) == Resources(registers=24, spilled_bytes=12, shared_bytes=128)
+
+
+def test_a_description_of_another_form_is_an_error_and_never_a_zero() -> None:
+    with pytest.raises(RuntimeError, match="REG"):
+        resources_of_cuobjdump("nothing to see", 0)
+    with pytest.raises(RuntimeError, match="vgpr_spill_count"):
+        resources_of_amdgcn("nothing to see", 0)
+
+
+def test_the_command_refuses_the_interpreter_and_unknown_kernels(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    with pytest.raises(SystemExit, match="2"):
+        main([])
+    assert "TRITON_INTERPRET is set" in capsys.readouterr().err
+    monkeypatch.delenv("TRITON_INTERPRET")
+    with pytest.raises(SystemExit, match="2"):
+        main(["--kernel", "softmax"])
+    assert "unknown kernel 'softmax'; there are add_rms_norm, rms_norm, rotary" in capsys.readouterr().err
