@@ -88,8 +88,9 @@ def sweep(paths: Paths) -> None:
         socket.unlink(missing_ok=True)
     for link in _links_into(KUBELET_LOG_LINKS, paths.pod_logs):
         link.unlink()
-    for result in CNI_RESULTS.glob(f"{paths.cni_network}-*"):
-        result.unlink()
+    for result in CNI_RESULTS.glob("*"):
+        if str(paths.run) in result.read_text(encoding="utf-8"):  # the pod's network namespace, which lay there
+            result.unlink()
     for folder in (paths.run, paths.etcd, paths.kubelet, paths.pod_logs, paths.config, paths.pki):
         mounts.remove_tree(folder)
     if paths.published.exists():

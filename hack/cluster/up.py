@@ -95,6 +95,8 @@ def _write_configuration(settings: Settings) -> None:
         files[f"{user}.kubeconfig"] = pki.kubeconfig(settings.paths.pki, user, settings.api_server)
     for name, content in files.items():
         file = settings.paths.config / name
+        if file.exists() and file.read_text(encoding="utf-8") == content:
+            continue  # kube-proxy exits when its file is written, even with the same content
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(content, encoding="utf-8")
         file.chmod(0o600)
