@@ -37,7 +37,6 @@ class EngineLaunch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 class OpsLaunch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What the ops process is told."""
 
-    host: str
     listen_fd: int
     """Inherited descriptor of the bound, listening socket of the ops port."""
     state_fd: int
