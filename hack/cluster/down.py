@@ -81,9 +81,9 @@ def sweep(paths: Paths) -> None:
     """
     cgroups.kill_all(paths.cgroup, _KILL_TIMEOUT_SECONDS)
     shim_sockets = _shim_sockets(paths)
+    netns.remove_interface(paths)
     mounts.unmount_below([paths.run, paths.cluster])
     cgroups.remove(paths.cgroup)
-    netns.remove_interface(paths)
     for socket in shim_sockets:
         socket.unlink(missing_ok=True)
     for link in _links_into(KUBELET_LOG_LINKS, paths.pod_logs):

@@ -57,9 +57,17 @@ def remove_interface(paths: Paths) -> None:
     """Remove the cable, and with it the host's routes; nothing happens when it is gone.
 
     The namespace itself ends when its file is unmounted and its last process is gone.
+
+    Raises:
+        ClusterError: it cannot be removed.
     """
-    if (Path("/sys/class/net") / paths.interface).exists():
-        _ip("link", "delete", paths.interface)
+    interface = Path("/sys/class/net") / paths.interface
+    try:
+        if interface.exists():
+            _ip("link", "delete", paths.interface)
+    except ClusterError:
+        if interface.exists():  # else it ended together with its namespace just then
+            raise
 
 
 def enter(namespace: Path) -> tuple[str, ...]:
