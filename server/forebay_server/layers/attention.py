@@ -199,7 +199,7 @@ def _prefill(
 
 
 def _gather(pages: torch.Tensor, block_table: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Copy blocks: ([num_blocks, block_size, num_kv_heads, head_dim], [size, width]) -> [size, kv heads, tokens, dim]."""
+    """Copy the blocks of a [size, width] table out of the pages: [size, num_kv_heads, width * block_size, head_dim]."""
     size = block_table.shape[0]
     # whole blocks are copied as rows: 2-3 times faster than advanced indexing (0.44 against 1.56 ms, 50 x 256 tokens)
     rows = pages.flatten(1).index_select(0, block_table.flatten())

@@ -49,9 +49,9 @@ class PackedLinear(Linear):
         """See `Linear.slots`; `prefix` is the parent of the parts."""
         slots = {}
         sizes = list(self.parts.values())
-        for name, rows in zip(self.parts, self.weight.data.split(sizes), strict=True):
+        for name, rows in zip(self.parts, torch.split(self.weight.data, sizes), strict=True):
             slots[f"{prefix}.{name}.weight"] = rows
         if self.bias is not None:
-            for name, values in zip(self.parts, self.bias.data.split(sizes), strict=True):
+            for name, values in zip(self.parts, torch.split(self.bias.data, sizes), strict=True):
                 slots[f"{prefix}.{name}.bias"] = values
         return slots

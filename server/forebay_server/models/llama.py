@@ -47,8 +47,8 @@ class LlamaForCausalLM(nn.Module):
         """
         hidden = nn.functional.embedding(token_ids, self.embed_tokens)  # [num_tokens, hidden_size]
         residual = torch.zeros_like(hidden)
-        for layer, layer_kv_cache in zip(self.layers, kv_cache, strict=True):
-            hidden, residual = layer(hidden, residual, positions, rotary_cos_sin, layer_kv_cache, metadata)
+        for index, layer in enumerate(self.layers):
+            hidden, residual = layer(hidden, residual, positions, rotary_cos_sin, kv_cache[index], metadata)
         hidden, residual = hidden[logit_rows], residual[logit_rows]  # [num_logits, hidden_size]
         hidden, _ = add_rms_norm(hidden, residual, self.norm, self.config.rms_norm_eps)
         head = self.embed_tokens if self.lm_head is None else self.lm_head.weight

@@ -1,0 +1,60 @@
+"""Which device and number formats a model runs on, how much memory is free there, how many threads compute."""
+
+import torch
+
+from forebay_server.config import EngineConfig
+from forebay_server.engine.host_resources import available_cpus, available_memory_bytes, engine_threads
+from forebay_server.errors import ExitCode, StartupError
+from forebay_server.models.model_config import ModelConfig
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+def resolve_device(name: str) -> torch.device:
+    """`auto` is the GPU when there is one.
+
+    Raises:
+        StartupError: 2 when a GPU is asked for and there is none.
+    """
+    has_gpu = torch.cuda.is_available()
+    if name == "cuda" and not has_gpu:
+        raise bad_configuration("--device cuda: no GPU can be used", "use --device cpu, or check the driver")
+    return torch.device("cuda" if has_gpu and name != "cpu" else "cpu")
+
+
+def resolve_dtype(config: EngineConfig, model_config: ModelConfig) -> torch.dtype:
+    """`auto` is what the checkpoint says that it was trained in, bfloat16 when it does not say (GGUF)."""
+    name = config.dtype if config.dtype != "auto" else model_config.dtype
+    return DTYPES.get(name or "", torch.bfloat16)
+
+
+def resolve_kv_dtype(config: EngineConfig, dtype: torch.dtype) -> torch.dtype:
+    """`auto` is the dtype of the arithmetic.
+
+    Raises:
+        StartupError: 2 for a format that is not supported.
+    """
+    if config.kv_cache_dtype == "auto":
+        return dtype
+    if config.kv_cache_dtype not in DTYPES:
+        raise bad_configuration(f"--kv-cache-dtype {config.kv_cache_dtype} is not supported yet", "use auto")
+    return DTYPES[config.kv_cache_dtype]
+
+
+def available_bytes(device: torch.device) -> int:
+    """Memory that is free for weights and KV cache."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    return available_memory_bytes()
+
+
+def set_threads() -> int:
+    """Give the arithmetic as many threads as this process may use CPUs; returns how many."""
+    num_threads = engine_threads(available_cpus())
+    torch.set_num_threads(num_threads)
+    return num_threads
+
+
+def bad_configuration(message: str, suggestion: str) -> StartupError:
+    """The error for flags that cannot be."""
+    return StartupError(ExitCode.BAD_CONFIGURATION, "BadConfiguration", message, suggestion=suggestion)

@@ -1,0 +1,189 @@
+"""Engine: schedule, run, commit; and how one is built from its configuration."""
+
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from forebay_server.config import EngineConfig
+from forebay_server.engine.block_pool import BlockPool
+from forebay_server.engine.device import (
+    available_bytes,
+    bad_configuration,
+    resolve_device,
+    resolve_dtype,
+    resolve_kv_dtype,
+)
+from forebay_server.engine.kv_cache import KVCacheLayout, allocate_kv_cache, plan_kv_cache
+from forebay_server.engine.model_runner import ModelRunner, Runner
+from forebay_server.engine.scheduler import Scheduler, SchedulerLimits
+from forebay_server.engine.scheduler_output import SampledToken, SchedulerOutput
+from forebay_server.errors import ExitCode, StartupError
+from forebay_server.messages import AddRequest, EngineReady, RequestOutput
+from forebay_server.models.model_config import ModelConfig
+from forebay_server.sampling_params import SamplingParams
+from forebay_server.weights.checkpoint import open_checkpoint
+from forebay_server.weights.loader import ProgressCallback, load_model, weight_bytes
+
+logger = logging.getLogger(__name__)
+
+WARM_UP_TOKENS = 32
+
+
+@dataclass(frozen=True, slots=True)
+class EngineFacts:
+    """What a loaded engine is."""
+
+    model_config: ModelConfig
+    max_model_len: int
+    layout: KVCacheLayout
+    weight_bytes: int
+    dtype: torch.dtype
+    device: torch.device
+
+    def ready_message(self) -> EngineReady:
+        """The facts as the API process wants them."""
+        return EngineReady(
+            max_model_len=self.max_model_len,
+            vocab_size=self.model_config.vocab_size,
+            block_size=self.layout.block_size,
+            num_blocks=self.layout.num_blocks,
+            kv_cache_tokens=self.layout.num_tokens,
+            kv_bytes_per_token=self.layout.bytes_per_token,
+            weight_bytes=self.weight_bytes,
+            dtype=str(self.dtype).removeprefix("torch."),
+            device=str(self.device),
+        )
+
+
+class Engine:
+    """Serves requests step by step; one thread uses it.
+
+    Args:
+        scheduler: with its block pool.
+        runner: whose KV cache the block pool describes.
+    """
+
+    def __init__(self, scheduler: Scheduler, runner: Runner) -> None:
+        self.scheduler = scheduler
+        self._runner = runner
+
+    def add(self, request: AddRequest) -> None:
+        """Queue a request (see `Scheduler.add`)."""
+        self.scheduler.add(request)
+
+    def abort(self, request_ids: Iterable[str]) -> None:
+        """End requests (see `Scheduler.abort`)."""
+        self.scheduler.abort(request_ids)
+
+    @property
+    def has_work(self) -> bool:
+        """Whether `step` would do something."""
+        return self.scheduler.has_work
+
+    def step(self) -> list[RequestOutput]:
+        """Compute one step and return its news.
+
+        An exception inside the step ends the requests of that step with an error; the others go on.
+
+        Raises:
+            StartupError: 15 when the device is lost, after which no step can succeed.
+        """
+        step = self.scheduler.schedule()
+        sampled = self._run(step) if step.requests else {}
+        return self.scheduler.commit(step.step_id, sampled)
+
+    def _run(self, step: SchedulerOutput) -> dict[str, SampledToken]:
+        try:
+            return self._runner.run(step)
+        except torch.AcceleratorError as error:
+            raise StartupError(ExitCode.DEVICE_LOST, "DeviceLost", f"the device failed in a step: {error}") from error
+        except Exception as error:  # whatever it is, only this step's requests shall suffer
+            logger.exception("step %d failed; its %d requests end", step.step_id, len(step.requests))
+            failed = SampledToken(error=f"the step failed: {type(error).__name__}: {error}")
+            return {request.request_id: failed for request in step.requests}
+
+
+def load_engine(
+    config: EngineConfig, progress: ProgressCallback = lambda *_: None, *, debug: bool = False
+) -> tuple[Engine, EngineFacts]:
+    """Check everything, load the weights, allocate the cache.
+
+    Args:
+        config: of the engine.
+        progress: called with (bytes done, bytes in total) while weights are read.
+        debug: let the scheduler check its books after every change.
+
+    Raises:
+        StartupError: with the exit code and the reason, before memory is allocated where possible.
+    """
+    _check_supported(config)
+    device = resolve_device(config.device)
+    checkpoint = open_checkpoint(Path(config.model))
+    dtype = resolve_dtype(config, checkpoint.config)
+    kv_dtype = resolve_kv_dtype(config, dtype)
+    max_model_len = _max_model_len(config, checkpoint.config)
+    model = load_model(checkpoint, dtype, device, available_bytes(device), progress)
+    layout = plan_kv_cache(config, checkpoint.config, max_model_len, kv_dtype, available_bytes(device))
+    kv_cache = allocate_kv_cache(layout, checkpoint.config, device)
+    limits = SchedulerLimits(
+        max_num_seqs=config.max_num_seqs,
+        max_num_batched_tokens=config.max_num_batched_tokens,
+        max_model_len=max_model_len,
+        vocab_size=checkpoint.config.vocab_size,
+    )
+    scheduler = Scheduler(limits, BlockPool(layout.num_blocks, layout.block_size), debug=debug)
+    engine = Engine(scheduler, ModelRunner(model, kv_cache, max_model_len))
+    return engine, EngineFacts(checkpoint.config, max_model_len, layout, weight_bytes(model), dtype, device)
+
+
+def warm_up(engine: Engine, facts: EngineFacts) -> None:
+    """Generate once, so that the first user waits for nothing and a model that computes nonsense is found now.
+
+    Raises:
+        StartupError: 16 when the model computes no finite numbers, 15 or 2 when it cannot compute at all.
+    """
+    num_tokens = max(1, min(WARM_UP_TOKENS, facts.max_model_len - 1, facts.layout.num_tokens - 1))
+    prompt = [index % facts.model_config.vocab_size for index in range(num_tokens)]
+    sampling = SamplingParams(max_tokens=2, temperature=0, ignore_eos=True)
+    engine.add(AddRequest(request_id="warm-up", prompt_token_ids=prompt, sampling=sampling))
+    error = None
+    while engine.has_work:
+        for output in engine.step():
+            error = output.error or error
+    engine.scheduler.reset_prefix_cache()
+    engine.scheduler.take_counters()
+    if error is not None:
+        raise StartupError(ExitCode.CORRUPT_WEIGHTS, "CorruptWeights", f"the warm-up generation failed: {error}")
+
+
+def _check_supported(config: EngineConfig) -> None:
+    """Refuse flags that this version cannot honour, rather than ignore them."""
+    if config.tensor_parallel_size != 1 or config.pipeline_parallel_size != 1:
+        raise bad_configuration("this engine runs on one device so far", "use --tensor-parallel-size 1")
+    if config.quantization != "none":
+        raise bad_configuration(f"--quantization {config.quantization} is not supported yet", "use none")
+    for flag, value in (
+        ("--max-num-seqs", config.max_num_seqs),
+        ("--max-num-batched-tokens", config.max_num_batched_tokens),
+        ("--block-size", config.block_size),
+        ("--kv-cache-tokens", 1 if config.kv_cache_tokens is None else config.kv_cache_tokens),
+    ):
+        if value < 1:
+            raise bad_configuration(f"{flag} is {value}; it must be at least 1", f"leave {flag} out")
+    if config.block_size & (config.block_size - 1):
+        raise bad_configuration(f"--block-size {config.block_size} is no power of two", "use 16")
+
+
+def _max_model_len(config: EngineConfig, model_config: ModelConfig) -> int:
+    longest = model_config.max_position
+    if config.max_model_len is None:
+        return longest
+    if not 2 <= config.max_model_len <= longest:
+        raise bad_configuration(
+            f"--max-model-len is {config.max_model_len}; this model can do 2 to {longest}",
+            f"use --max-model-len {longest}",
+        )
+    return config.max_model_len

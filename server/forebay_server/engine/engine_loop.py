@@ -1,0 +1,168 @@
+"""The engine process's loop: take messages, compute a step, send its news. Nothing a request holds may end it."""
+
+import gc
+import logging
+import os
+from dataclasses import asdict
+
+import msgspec
+import zmq
+
+from forebay_server.engine.device import set_threads
+from forebay_server.engine.engine import Engine, load_engine, warm_up
+from forebay_server.errors import ExitCode, ForebayError, StartupError
+from forebay_server.launch import EngineLaunch
+from forebay_server.messages import (
+    AbortRequests,
+    AddRequest,
+    EngineFailed,
+    RequestOutput,
+    ResetPrefixCache,
+    Shutdown,
+    StepOutputs,
+    ToApi,
+    ToEngine,
+)
+from forebay_server.ops.shared_state import Phase, SharedState
+
+logger = logging.getLogger(__name__)
+
+PARENT_CHECK_MS = 1000
+"""An idle engine wakes this often to see whether its parent is still there."""
+SEND_LINGER_MS = 5000
+"""The last message (EngineFailed) is waited for so long at the end."""
+
+
+class Mailbox:
+    """Both sockets of the engine process; one frame is one message.
+
+    Args:
+        launch: with the addresses, which the API process has bound.
+    """
+
+    def __init__(self, launch: EngineLaunch) -> None:
+        self._context = zmq.Context()
+        self._requests = self._context.socket(zmq.PULL)
+        self._requests.set_hwm(0)  # the API process bounds the queue, not the socket
+        self._requests.connect(launch.request_address)
+        self._outputs = self._context.socket(zmq.PUSH)
+        self._outputs.set_hwm(0)
+        self._outputs.setsockopt(zmq.LINGER, SEND_LINGER_MS)
+        self._outputs.connect(launch.output_address)
+        self._encoder = msgspec.msgpack.Encoder()
+        self._decoder = msgspec.msgpack.Decoder(ToEngine)
+
+    def send(self, message: ToApi) -> None:
+        """Queue a message to the API process."""
+        self._outputs.send(self._encoder.encode(message))
+
+    def wait(self, timeout_ms: int) -> None:
+        """Sleep until a message is there or the time is up."""
+        self._requests.poll(timeout_ms)
+
+    def receive(self) -> list[ToEngine]:
+        """Every message that is there now; unreadable ones are logged and dropped."""
+        messages: list[ToEngine] = []
+        while True:
+            try:
+                frame = self._requests.recv(zmq.NOBLOCK)
+            except zmq.Again:
+                return messages
+            try:
+                messages.append(self._decoder.decode(frame))
+            except (msgspec.DecodeError, ForebayError):
+                logger.exception("a message of %d bytes cannot be read", len(frame))
+
+    def close(self) -> None:
+        """Send what is queued and close."""
+        self._requests.close(linger=0)
+        self._outputs.close()
+        self._context.term()
+
+
+def run_engine(launch: EngineLaunch) -> int:
+    """Load, report ready, serve until Shutdown.
+
+    Returns:
+        The exit code: 0 after Shutdown, else that of the `EngineFailed` that was sent.
+    """
+    mailbox = Mailbox(launch)
+    try:
+        _serve(launch, mailbox, SharedState(launch.state_fd))
+    except StartupError as error:
+        logger.error("%s: %s", error.reason, error.message)
+        mailbox.send(_failure(error))
+        return error.exit_code
+    except MemoryError as error:
+        failure = StartupError(ExitCode.WEIGHTS_DO_NOT_FIT, "OutOfMemory", f"out of memory: {error}")
+        mailbox.send(_failure(failure))
+        return failure.exit_code
+    finally:
+        mailbox.close()
+    return ExitCode.DRAINED
+
+
+def _serve(launch: EngineLaunch, mailbox: Mailbox, state: SharedState) -> None:
+    num_threads = set_threads()
+    state.set_phase(Phase.LOADING)
+    engine, facts = load_engine(launch.config, state.set_progress)
+    state.set_phase(Phase.WARMING)
+    warm_up(engine, facts)
+    gc.collect()
+    gc.freeze()  # what is loaded now stays; collections need not look at it again
+    logger.info("ready: %s, %d KV tokens, %d threads", facts.dtype, facts.layout.num_tokens, num_threads)
+    _record(engine, state)
+    state.set_phase(Phase.SERVING)
+    mailbox.send(facts.ready_message())
+    while os.getppid() == launch.parent_pid:
+        if not engine.has_work:
+            mailbox.wait(PARENT_CHECK_MS)
+        for message in mailbox.receive():
+            if isinstance(message, Shutdown):
+                return
+            refusal = _handle(engine, message)
+            if refusal is not None:
+                mailbox.send(StepOutputs([refusal]))
+        if engine.has_work:
+            outputs = engine.step()
+            _record(engine, state)
+            if outputs:
+                mailbox.send(StepOutputs(outputs))
+
+
+def _handle(engine: Engine, message: AddRequest | AbortRequests | ResetPrefixCache) -> RequestOutput | None:
+    """Act on one message; returns an output when it cannot be."""
+    match message:
+        case AddRequest():
+            try:
+                engine.add(message)
+            except ValueError as error:
+                logger.exception("request %s is refused", message.request_id)
+                return RequestOutput(request_id=message.request_id, finish_reason="error", error=str(error))
+        case AbortRequests():
+            engine.abort(message.request_ids)
+        case ResetPrefixCache():
+            engine.scheduler.reset_prefix_cache()
+    return None
+
+
+def _record(engine: Engine, state: SharedState) -> None:
+    scheduler = engine.scheduler
+    state.record_step(
+        num_running=scheduler.num_running,
+        num_waiting=scheduler.num_waiting,
+        kv_used_blocks=scheduler.pool.num_held,
+        kv_total_blocks=scheduler.pool.num_blocks,
+        **asdict(scheduler.take_counters()),
+    )
+
+
+def _failure(error: StartupError) -> EngineFailed:
+    return EngineFailed(
+        exit_code=error.exit_code,
+        reason=error.reason,
+        message=error.message,
+        need_bytes=error.need_bytes,
+        have_bytes=error.have_bytes,
+        suggestion=error.suggestion,
+    )

@@ -1,0 +1,89 @@
+"""The KV cache: how many blocks it gets, and its tensor."""
+
+from dataclasses import dataclass
+
+import torch
+
+from forebay_server.config import EngineConfig
+from forebay_server.errors import ExitCode, StartupError
+from forebay_server.models.model_config import ModelConfig
+
+DEFAULT_TOKENS_PER_SEQUENCE = 256
+"""Without --kv-cache-tokens: room for max_num_seqs requests of this length."""
+DEFAULT_MEMORY_SHARE = 0.5
+"""Without --kv-cache-tokens: no more than this share of the free memory, unless one longest request needs it."""
+
+
+@dataclass(frozen=True, slots=True)
+class KVCacheLayout:
+    """Size and format of the cache."""
+
+    num_blocks: int
+    block_size: int
+    bytes_per_token: int
+    dtype: torch.dtype
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens that fit."""
+        return self.num_blocks * self.block_size
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes that the cache takes."""
+        return self.num_tokens * self.bytes_per_token
+
+
+def plan_kv_cache(
+    config: EngineConfig,
+    model_config: ModelConfig,
+    max_model_len: int,
+    dtype: torch.dtype,
+    available_bytes: int,
+) -> KVCacheLayout:
+    """Decide the size; nothing is allocated.
+
+    Args:
+        config: says how many tokens, or leaves it open.
+        model_config: gives the bytes of a token: 2 * layers * kv_heads * head_dim * bytes of dtype.
+        max_model_len: longest request.
+        dtype: of keys and values.
+        available_bytes: free after the weights were loaded.
+
+    Raises:
+        StartupError: 14 when the cache does not fit, with the numbers.
+    """
+    values_per_token = 2 * model_config.num_layers * model_config.num_kv_heads * model_config.head_dim
+    bytes_per_token = values_per_token * dtype.itemsize
+    have_bytes = available_bytes - working_bytes(config, model_config)
+    num_tokens = config.kv_cache_tokens
+    if num_tokens is None:
+        affordable = int(max(have_bytes, 0) * DEFAULT_MEMORY_SHARE) // bytes_per_token
+        num_tokens = max(max_model_len, min(affordable, config.max_num_seqs * DEFAULT_TOKENS_PER_SEQUENCE))
+    layout = KVCacheLayout(-(-num_tokens // config.block_size), config.block_size, bytes_per_token, dtype)
+    if layout.num_bytes > have_bytes:
+        fitting = max(have_bytes, 0) // bytes_per_token // config.block_size * config.block_size
+        flag = "--max-model-len" if config.kv_cache_tokens is None else "--kv-cache-tokens"
+        raise StartupError(
+            ExitCode.KV_CACHE_DOES_NOT_FIT,
+            "KVCacheDoesNotFit",
+            f"a KV cache of {layout.num_tokens:,} tokens needs {layout.num_bytes:,} bytes "
+            f"({bytes_per_token:,} a token); {max(have_bytes, 0):,} are free beside weights and working memory",
+            need_bytes=layout.num_bytes,
+            have_bytes=max(have_bytes, 0),
+            suggestion=f"use {flag} {fitting}, or give the pod more memory" if fitting else "give the pod more memory",
+        )
+    return layout
+
+
+def working_bytes(config: EngineConfig, model_config: ModelConfig) -> int:
+    """Memory that a step needs beside weights and cache: activations of one layer, and the logits while sampling."""
+    floats_per_token = 6 * model_config.hidden_size + 3 * model_config.intermediate_size
+    floats_per_sample = 4 * model_config.vocab_size
+    return 4 * (config.max_num_batched_tokens * floats_per_token + config.max_num_seqs * floats_per_sample)
+
+
+def allocate_kv_cache(layout: KVCacheLayout, model_config: ModelConfig, device: torch.device) -> torch.Tensor:
+    """All zero: [num_layers, 2, num_blocks, block_size, num_kv_heads, head_dim]; keys at index 0, values at 1."""
+    shape = (model_config.num_layers, 2, layout.num_blocks, layout.block_size)
+    return torch.zeros(*shape, model_config.num_kv_heads, model_config.head_dim, dtype=layout.dtype, device=device)

@@ -1,0 +1,84 @@
+"""ModelRunner: SchedulerOutput to tensors to sampled tokens. No queues here."""
+
+from typing import Protocol
+
+import torch
+
+from forebay_server.engine.sampler import sample
+from forebay_server.engine.scheduler_output import SampledToken, ScheduledRequest, SchedulerOutput
+from forebay_server.layers.attention import SequenceSlice, build_attention_metadata
+from forebay_server.layers.rotary_embedding import rotary_cos_sin
+from forebay_server.models.llama import LlamaForCausalLM
+
+
+class Runner(Protocol):
+    """What the engine needs of a model runner."""
+
+    def run(self, step: SchedulerOutput) -> dict[str, SampledToken]:
+        """Compute a step; a token or an error for every request of it that is sampled."""
+        ...
+
+
+class ModelRunner:
+    """Runs one model on one device.
+
+    Args:
+        model: with its weights.
+        kv_cache: [num_layers, 2, num_blocks, block_size, num_kv_heads, head_dim].
+        max_model_len: positions that the rotary table covers.
+    """
+
+    def __init__(self, model: LlamaForCausalLM, kv_cache: torch.Tensor, max_model_len: int) -> None:
+        self._model = model
+        self._kv_cache = kv_cache
+        self._block_size = kv_cache.shape[3]
+        self._device = kv_cache.device
+        self._rotary_cos_sin = rotary_cos_sin(model.config, max_model_len).to(self._device)
+
+    @torch.inference_mode()
+    def run(self, step: SchedulerOutput) -> dict[str, SampledToken]:
+        """See `Runner.run`."""
+        self._clear(step.new_block_ids)
+        requests = sorted(step.requests, key=_batch_order)
+        sampled = [request for request in requests if request.is_sampled]
+        logits = self._forward(requests)
+        if not sampled:
+            return {}
+        tokens = sample(logits, sampled)
+        return {request.request_id: token for request, token in zip(sampled, tokens, strict=True)}
+
+    def _forward(self, requests: list[ScheduledRequest]) -> torch.Tensor:
+        """[number of sampled requests, vocab_size], float32."""
+        token_ids: list[int] = []
+        positions: list[int] = []
+        logit_rows: list[int] = []
+        slices = []
+        for request in requests:
+            num_new = len(request.token_ids)
+            token_ids.extend(request.token_ids)
+            positions.extend(range(request.context_len, request.context_len + num_new))
+            slices.append(SequenceSlice(num_new, request.context_len, request.block_ids))
+            if request.is_sampled:
+                logit_rows.append(len(token_ids) - 1)
+        logits: torch.Tensor = self._model(
+            self._tensor(token_ids),
+            self._tensor(positions),
+            self._rotary_cos_sin,
+            self._kv_cache,
+            build_attention_metadata(slices, self._block_size, self._device),
+            self._tensor(logit_rows),
+        )
+        return logits
+
+    def _clear(self, block_ids: list[int]) -> None:
+        """Zero blocks that get a new owner: attention multiplies unwritten slots by 0, and 0 * NaN would be NaN."""
+        if block_ids:
+            self._kv_cache.index_fill_(2, self._tensor(block_ids), 0)
+
+    def _tensor(self, values: list[int]) -> torch.Tensor:
+        return torch.tensor(values, dtype=torch.int64, device=self._device)
+
+
+def _batch_order(request: ScheduledRequest) -> tuple[bool, int]:
+    """Decodes first, by growing context: rows that attend together lie together."""
+    return len(request.token_ids) > 1, request.context_len

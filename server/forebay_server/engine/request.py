@@ -1,0 +1,106 @@
+"""Request: the state of one choice of one request while the engine serves it. No tensors."""
+
+import random
+from enum import Enum, auto
+
+from forebay_server.engine.block_pool import CacheNamespace, ParentNode
+from forebay_server.messages import AddRequest, FinishReason
+
+
+class RequestStatus(Enum):
+    """Where a request is. A preempted one is waiting again, with no blocks."""
+
+    WAITING = auto()
+    RUNNING = auto()
+    FINISHED = auto()
+
+
+class Request:
+    """Owned and changed by the scheduler alone.
+
+    Args:
+        message: what the API process asked for.
+        sequence_number: breaks ties of arrival.
+    """
+
+    __slots__ = (
+        "arrival_time",
+        "block_ids",
+        "choice_index",
+        "last_node",
+        "namespace",
+        "num_cached_tokens",
+        "num_computed_tokens",
+        "num_hashed_blocks",
+        "num_preemptions",
+        "num_prompt_tokens",
+        "num_steps_in_flight",
+        "order",
+        "queue_seconds",
+        "request_id",
+        "sampling",
+        "seed",
+        "status",
+        "token_ids",
+    )
+
+    def __init__(self, message: AddRequest, sequence_number: int) -> None:
+        self.request_id = message.request_id
+        self.sampling = message.sampling
+        self.choice_index = message.choice_index
+        self.arrival_time = message.arrival_time
+        self.seed = random.getrandbits(63) if self.sampling.seed is None else self.sampling.seed
+        self.order = (message.priority, message.arrival_time, sequence_number)
+        """Who is served first: the smaller one."""
+        self.token_ids = list(message.prompt_token_ids)
+        """Prompt and answer so far: the known tokens."""
+        self.num_prompt_tokens = len(message.prompt_token_ids)
+        self.status = RequestStatus.WAITING
+        self.block_ids: list[int] = []
+        """Blocks held, in the order of the tokens."""
+        self.num_computed_tokens = 0
+        """Tokens whose keys and values are in the blocks, or will be when the steps in flight are done."""
+        self.num_hashed_blocks = 0
+        """Leading blocks that the prefix cache knows."""
+        self.namespace = CacheNamespace(message.cache_salt, None)
+        self.last_node: ParentNode = self.namespace
+        """Parent of the next block in the prefix cache."""
+        self.num_steps_in_flight = 0
+        """Steps scheduled and not committed that use the blocks."""
+        self.num_cached_tokens: int | None = None
+        """Prompt tokens found in the prefix cache at the first admission; None before."""
+        self.queue_seconds: float | None = None
+        """From arrival to the first step; None once reported."""
+        self.num_preemptions = 0
+
+    def reset_blocks(self) -> None:
+        """Forget blocks that were given back, and what was computed in them."""
+        self.block_ids = []
+        self.num_computed_tokens = 0
+        self.num_hashed_blocks = 0
+        self.last_node = self.namespace
+
+    @property
+    def num_output_tokens(self) -> int:
+        """Tokens generated so far."""
+        return len(self.token_ids) - self.num_prompt_tokens
+
+    @property
+    def num_uncomputed_tokens(self) -> int:
+        """Known tokens that no step has been scheduled for; 0 while the next token is being sampled."""
+        return len(self.token_ids) - self.num_computed_tokens
+
+    def finish_reason_after(self, token_id: int, max_num_tokens: int) -> FinishReason | None:
+        """Why the request ends with the token just appended, if it does.
+
+        Args:
+            token_id: the token.
+            max_num_tokens: prompt and answer together can be no longer.
+        """
+        sampling = self.sampling
+        ends = token_id in sampling.stop_token_ids or (not sampling.ignore_eos and token_id in sampling.eos_token_ids)
+        if ends and self.num_output_tokens > sampling.min_tokens:
+            return "stop"
+        if self.num_output_tokens >= sampling.max_tokens or len(self.token_ids) >= max_num_tokens:
+            return "length"
+        return None

@@ -1,0 +1,153 @@
+"""Sampler: logits to token ids. Every row is treated by itself: what it draws does not depend on its batch mates."""
+
+from collections import Counter
+from collections.abc import Sequence
+
+import torch
+
+from forebay_server.engine.random_numbers import uniform
+from forebay_server.engine.scheduler_output import SampledToken, ScheduledRequest
+from forebay_server.messages import TokenLogprobs
+
+NUM_CANDIDATES = 1024
+"""top_k and top_p look at so many of the likeliest tokens first; everything is sorted only when that is not enough."""
+LOWEST_LOGPROB = -9999.0
+"""Stands for minus infinity, which JSON cannot write."""
+NOT_FINITE = "the model computed no finite logits for this request"
+
+
+def sample(logits: torch.Tensor, requests: Sequence[ScheduledRequest]) -> list[SampledToken]:
+    """Pick the next token of each request.
+
+    Args:
+        logits: [num_requests, vocab_size], float32; changed in place.
+        requests: in the order of the rows.
+
+    Returns:
+        One for each request; an error for rows with NaN or without any finite logit.
+    """
+    logprobs = _raw_logprobs(logits, requests)
+    _apply_masks_and_penalties(logits, requests)
+    best, greedy_ids = logits.max(dim=-1)  # NaN wins; [num_requests]
+    is_sound = torch.isfinite(best).tolist()
+    token_ids: list[int] = greedy_ids.tolist()
+    drawing = [row for row, request in enumerate(requests) if is_sound[row] and not _is_greedy(request)]
+    if drawing:
+        drawn = _draw(logits, best, drawing, requests)
+        for row, token_id in zip(drawing, drawn, strict=True):
+            token_ids[row] = token_id
+    return [
+        SampledToken(token_ids[row], _pick_logprobs(logprobs.get(row), token_ids[row], requests[row]))
+        if is_sound[row]
+        else SampledToken(error=NOT_FINITE)
+        for row in range(len(requests))
+    ]
+
+
+def _is_greedy(request: ScheduledRequest) -> bool:
+    return request.sampling.is_greedy or request.sampling.top_k == 1
+
+
+def _raw_logprobs(logits: torch.Tensor, requests: Sequence[ScheduledRequest]) -> dict[int, torch.Tensor]:
+    """Log-probabilities before masks, penalties and temperature, for the rows that ask: [vocab_size] each."""
+    rows = [row for row, request in enumerate(requests) if request.sampling.logprobs is not None]
+    if not rows:
+        return {}
+    return dict(zip(rows, torch.log_softmax(logits[rows], dim=-1), strict=True))
+
+
+def _pick_logprobs(logprobs: torch.Tensor | None, token_id: int, request: ScheduledRequest) -> TokenLogprobs | None:
+    if logprobs is None or request.sampling.logprobs is None:
+        return None
+    logprobs = logprobs.clamp(min=LOWEST_LOGPROB)
+    top_logprobs, top_ids = logprobs.topk(min(request.sampling.logprobs, logprobs.shape[0]))
+    return TokenLogprobs(logprobs[token_id].item(), top_ids.tolist(), top_logprobs.tolist())
+
+
+def _apply_masks_and_penalties(logits: torch.Tensor, requests: Sequence[ScheduledRequest]) -> None:
+    """Forbid ends before min_tokens; make tokens that were generated before less likely."""
+    vocab_size = logits.shape[1]
+    for row, request in enumerate(requests):
+        sampling = request.sampling
+        if request.num_output_tokens < sampling.min_tokens:
+            ends = {token for token in (*sampling.stop_token_ids, *sampling.eos_token_ids) if 0 <= token < vocab_size}
+            logits[row, list(ends)] = -torch.inf
+        if request.penalized_token_ids:
+            counts = Counter(request.penalized_token_ids)
+            penalties = [sampling.presence_penalty + sampling.frequency_penalty * count for count in counts.values()]
+            logits[row, list(counts)] -= logits.new_tensor(penalties)
+
+
+def _draw(
+    logits: torch.Tensor, best: torch.Tensor, rows: Sequence[int], requests: Sequence[ScheduledRequest]
+) -> list[int]:
+    """Draw from softmax(logits / temperature), cut by top_k, top_p and min_p."""
+    sampling = [requests[row].sampling for row in rows]
+    draws = [
+        uniform(request.seed, request.choice_index, request.num_output_tokens)
+        for request in (requests[row] for row in rows)
+    ]
+    temperatures = logits.new_tensor([params.temperature for params in sampling]).unsqueeze(1)
+    probabilities = torch.softmax((logits[list(rows)] - best[list(rows)].unsqueeze(1)) / temperatures, dim=-1)
+    token_ids = [-1] * len(rows)
+    whole = [index for index, params in enumerate(sampling) if params.top_k == 0 and params.top_p == 1]
+    if whole:
+        min_p = [sampling[index].min_p for index in whole]
+        kept = _apply_min_p(probabilities[whole], min_p)
+        for index, token_id in zip(whole, _invert(kept, [draws[index] for index in whole]), strict=True):
+            token_ids[index] = token_id
+    for index, params in enumerate(sampling):
+        if token_ids[index] < 0:
+            ranked, ids = _nucleus(probabilities[index], params.top_k, params.top_p)
+            kept = _apply_min_p(ranked.unsqueeze(0), [params.min_p])
+            token_ids[index] = int(ids[_invert(kept, [draws[index]])[0]])
+    return token_ids
+
+
+def _nucleus(probabilities: torch.Tensor, top_k: int, top_p: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """The likeliest tokens of one row: at most top_k, and of those the fewest that hold top_p of their probability.
+
+    Args:
+        probabilities: [vocab_size].
+        top_k: 0 for all.
+        top_p: 1 for all.
+
+    Returns:
+        Their probabilities, falling, and their ids.
+    """
+    vocab_size = probabilities.shape[0]
+    num_wanted = min(top_k or vocab_size, vocab_size)
+    ranked, ids = probabilities.topk(min(num_wanted, NUM_CANDIDATES))
+    cumulated = ranked.double().cumsum(0)
+    total = 1.0 if num_wanted == vocab_size else cumulated[-1].item()
+    if num_wanted > NUM_CANDIDATES and (num_wanted < vocab_size or cumulated[-1] < top_p):
+        ranked, ids = probabilities.sort(descending=True, stable=True)
+        ranked, ids = ranked[:num_wanted], ids[:num_wanted]
+        cumulated = ranked.double().cumsum(0)
+        total = cumulated[-1].item()
+    num_kept = int(torch.searchsorted(cumulated, top_p * total)) + 1 if top_p < 1 else num_wanted
+    return ranked[:num_kept], ids[:num_kept]
+
+
+def _apply_min_p(probabilities: torch.Tensor, min_p: Sequence[float]) -> torch.Tensor:
+    """Zero what is less likely than min_p times the likeliest: [num_rows, n] -> the same shape."""
+    if not any(min_p):
+        return probabilities
+    floor = probabilities.amax(dim=-1, keepdim=True) * probabilities.new_tensor(min_p).unsqueeze(1)
+    return probabilities.masked_fill(probabilities < floor, 0)
+
+
+def _invert(probabilities: torch.Tensor, draws: Sequence[float]) -> list[int]:
+    """Where each draw falls in the row's cumulated probabilities, which need not add up to 1.
+
+    Args:
+        probabilities: [num_rows, n], not negative.
+        draws: in [0, 1), one a row.
+
+    Returns:
+        The column of each row; never one with probability 0.
+    """
+    cumulated = probabilities.double().cumsum(dim=-1)
+    targets = cumulated[:, -1] * cumulated.new_tensor(draws)
+    columns: list[int] = torch.searchsorted(cumulated, targets.unsqueeze(1), right=True).squeeze(1).tolist()
+    return columns

@@ -1,0 +1,372 @@
+"""Scheduler: which tokens of which requests the next step computes. No tensors, no clock but arrival times.
+
+There are no phases: every step gives each request the tokens that are known and not yet computed, as far as the token
+budget goes. A new prompt, a chunk of a long one, one decoded token and a request that starts over after preemption are
+all the same thing. Running requests come first, in order of (priority, arrival); then waiting ones. When blocks run out
+the last running request is preempted: it gives its blocks back and computes them again later.
+
+`schedule()` and `commit()` are apart, so that a step can be scheduled before the one before it is committed: a request
+whose next token is being sampled simply has nothing to compute. Blocks enter the prefix cache only at commit, and are
+freed only when no step in flight uses them.
+"""
+
+import time
+from bisect import insort
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from forebay_server.engine.block_pool import BlockPool
+from forebay_server.engine.request import Request, RequestStatus
+from forebay_server.engine.scheduler_output import SampledToken, ScheduledRequest, SchedulerOutput, StepCounters
+from forebay_server.messages import AddRequest, FinishReason, RequestOutput
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerLimits:
+    """What a step and a request may have at most."""
+
+    max_num_seqs: int
+    """Running requests."""
+    max_num_batched_tokens: int
+    """Tokens in a step."""
+    max_model_len: int
+    """Prompt and answer together."""
+    vocab_size: int
+    """Token ids are below this."""
+
+
+class Scheduler:
+    """Queues and books of the engine.
+
+    Args:
+        limits: of steps and requests.
+        pool: the blocks; used by this scheduler alone.
+        debug: check after every change that no block is lost (slow).
+        clock: same clock as `AddRequest.arrival_time`.
+    """
+
+    def __init__(
+        self,
+        limits: SchedulerLimits,
+        pool: BlockPool,
+        *,
+        debug: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.limits = limits
+        self.pool = pool
+        self._debug = debug
+        self._clock = clock
+        self._requests: dict[str, Request] = {}
+        """Every request that has not finished."""
+        self._waiting: list[Request] = []
+        """Sorted by order."""
+        self._running: list[Request] = []
+        """Sorted by order."""
+        self._steps_in_flight: dict[int, list[tuple[Request, ScheduledRequest]]] = {}
+        self._finished_in_flight: list[Request] = []
+        """Ended, but a step in flight still uses their blocks."""
+        self._outputs: list[RequestOutput] = []
+        """News from outside commit (refusals, aborts), given out with the next commit."""
+        self._counters = StepCounters()
+        self._num_added = 0
+        self._last_step_id = 0
+        # a token that ends the request needs no slot of its own, hence one more than the pool keeps
+        self._max_num_tokens = min(limits.max_model_len, pool.capacity_tokens + 1)
+
+    # ---- what comes in ----
+
+    def add(self, message: AddRequest) -> None:
+        """Queue a request; one that can never be served ends with `error` at the next commit.
+
+        Raises:
+            ValueError: the id is in use.
+        """
+        if message.request_id in self._requests:
+            raise ValueError(f"request id {message.request_id!r} is in use")
+        refusal = self._why_impossible(message.prompt_token_ids)
+        if refusal is not None:
+            self._outputs.append(RequestOutput(request_id=message.request_id, finish_reason="error", error=refusal))
+            return
+        request = Request(message, self._num_added)
+        self._num_added += 1
+        self._requests[request.request_id] = request
+        insort(self._waiting, request, key=_order)
+
+    def abort(self, request_ids: Iterable[str]) -> None:
+        """End requests at once, at any time; unknown ids are ignored. The `abort` outputs come with the next commit."""
+        for request_id in request_ids:
+            request = self._requests.get(request_id)
+            if request is not None:
+                self._finish(request)
+                self._outputs.append(self._output(request, [], "abort"))
+        self._check()
+
+    def reset_prefix_cache(self) -> None:
+        """Forget every cached prefix; running requests go on."""
+        self.pool.reset_cache()
+
+    # ---- what can be asked ----
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a step would do or report something."""
+        return bool(self._requests or self._outputs)
+
+    @property
+    def num_running(self) -> int:
+        """Requests that hold blocks."""
+        return len(self._running)
+
+    @property
+    def num_waiting(self) -> int:
+        """Requests that hold none: new or preempted."""
+        return len(self._waiting)
+
+    def queue_position(self, request_id: str) -> int | None:
+        """How many requests are to be admitted before this one; None when it does not wait."""
+        request = self._requests.get(request_id)
+        if request is None or request.status is not RequestStatus.WAITING:
+            return None
+        return self._waiting.index(request)
+
+    def take_counters(self) -> StepCounters:
+        """What happened since the last call."""
+        counters, self._counters = self._counters, StepCounters()
+        return counters
+
+    # ---- a step ----
+
+    def schedule(self) -> SchedulerOutput:
+        """Decide the next step. It may be empty; it must be committed all the same."""
+        self._last_step_id += 1
+        step: list[tuple[Request, ScheduledRequest]] = []
+        new_block_ids: list[int] = []
+        preemptions_before = self._counters.new_preemptions
+        budget = self._schedule_running(self.limits.max_num_batched_tokens, step, new_block_ids)
+        if self._counters.new_preemptions == preemptions_before:  # else a newcomer would take what was just freed
+            self._schedule_waiting(budget, step, new_block_ids)
+        self._steps_in_flight[self._last_step_id] = step
+        self._check()
+        return SchedulerOutput(self._last_step_id, [scheduled for _, scheduled in step], new_block_ids)
+
+    def commit(self, step_id: int, sampled: Mapping[str, SampledToken]) -> list[RequestOutput]:
+        """Take in what a step computed. Steps are committed in the order in which they were scheduled.
+
+        Args:
+            step_id: of the step.
+            sampled: by request id, for every request whose next token was wanted; an entry with an error ends any
+                request of the step. Requests that ended meanwhile are skipped.
+
+        Returns:
+            What there is to tell: one entry a request that got a token or ended.
+
+        Raises:
+            ValueError: not the oldest step in flight.
+        """
+        if next(iter(self._steps_in_flight), None) != step_id:
+            raise ValueError(f"step {step_id} is not the oldest of those in flight: {list(self._steps_in_flight)}")
+        outputs, self._outputs = self._outputs, []
+        for request, scheduled in self._steps_in_flight.pop(step_id):
+            request.num_steps_in_flight -= 1
+            if request.status is RequestStatus.FINISHED:
+                continue
+            token = sampled.get(request.request_id)
+            if token is not None and token.error is not None:
+                self._finish(request)
+                outputs.append(self._output(request, [], "error", error=token.error))
+                continue
+            self._remember_blocks(request, scheduled.context_len + len(scheduled.token_ids))
+            if scheduled.is_sampled and token is not None:
+                outputs.append(self._append(request, token))
+        self._release_finished()
+        self._check()
+        return outputs
+
+    # ---- inside ----
+
+    def _schedule_running(
+        self, budget: int, step: list[tuple[Request, ScheduledRequest]], new_block_ids: list[int]
+    ) -> int:
+        """Give running requests their tokens; returns what is left of the budget."""
+        index = 0
+        while index < len(self._running) and budget > 0:
+            request = self._running[index]
+            index += 1
+            # a long chunk leaves one token for each request behind it, so that nobody's decode waits for a prefill
+            num_behind = len(self._running) - index
+            num_new = min(request.num_uncomputed_tokens, max(1, budget - num_behind))
+            if num_new > 0 and self._grow(request, num_new, new_block_ids):
+                step.append((request, self._start(request, num_new)))
+                budget -= num_new
+        return budget
+
+    def _schedule_waiting(
+        self, budget: int, step: list[tuple[Request, ScheduledRequest]], new_block_ids: list[int]
+    ) -> None:
+        """Admit waiting requests in order while tokens, places and blocks last; nobody overtakes the first one."""
+        while self._waiting and budget > 0 and len(self._running) < self.limits.max_num_seqs:
+            request = self._waiting[0]
+            if not self._admit(request):
+                return
+            num_new = min(request.num_uncomputed_tokens, budget)
+            if not self._grow(request, num_new, new_block_ids):
+                return
+            step.append((request, self._start(request, num_new)))
+            budget -= num_new
+
+    def _admit(self, request: Request) -> bool:
+        """Make the first waiting request run, with what the prefix cache has of it, if its known tokens have room.
+
+        At least the last known token is computed again, since its logits are wanted.
+        """
+        num_known = len(request.token_ids)
+        cached = self.pool.find_prefix(request.namespace, request.token_ids, (num_known - 1) // self.pool.block_size)
+        num_needed = self.pool.num_blocks_for(num_known) - len(cached) + self.pool.num_unheld_in(cached)
+        if num_needed > self.pool.num_available:
+            return False
+        self.pool.hold(cached)
+        self._waiting.pop(0)
+        insort(self._running, request, key=_order)
+        request.status = RequestStatus.RUNNING
+        if cached:
+            request.block_ids = cached
+            request.num_computed_tokens = len(cached) * self.pool.block_size
+            request.num_hashed_blocks = len(cached)
+            request.last_node = self.pool.node_of(cached[-1])
+        if request.num_cached_tokens is None:
+            self._note_first_admission(request)
+        return True
+
+    def _note_first_admission(self, request: Request) -> None:
+        request.num_cached_tokens = request.num_computed_tokens
+        request.queue_seconds = max(0.0, self._clock() - request.arrival_time)
+        self._counters.new_prompt_tokens += request.num_prompt_tokens
+        self._counters.new_prefix_cache_queries += request.num_prompt_tokens
+        self._counters.new_prefix_cache_hits += request.num_cached_tokens
+
+    def _grow(self, request: Request, num_new: int, new_block_ids: list[int]) -> bool:
+        """Get the blocks for `num_new` more tokens, preempting requests behind this one if need be.
+
+        Returns:
+            False when the request cannot go on in this step: it was preempted itself, or has to wait for a step in
+            flight.
+        """
+        num_missing = self.pool.num_blocks_for(request.num_computed_tokens + num_new) - len(request.block_ids)
+        while (blocks := self.pool.allocate(num_missing)) is None:
+            if self._finished_in_flight:
+                return False  # blocks come back by themselves at the next commit
+            victim = next((last for last in reversed(self._running) if last.num_steps_in_flight == 0), None)
+            if victim is None or victim.order < request.order:
+                return False
+            self._preempt(victim)
+            if victim is request:
+                return False
+        request.block_ids.extend(blocks)
+        new_block_ids.extend(blocks)
+        return True
+
+    def _preempt(self, request: Request) -> None:
+        """Take a request's blocks; it waits again, and starts over from what the prefix cache still has."""
+        self._running.remove(request)
+        self._release_blocks(request)
+        request.status = RequestStatus.WAITING
+        request.num_preemptions += 1
+        self._counters.new_preemptions += 1
+        insort(self._waiting, request, key=_order)
+
+    def _start(self, request: Request, num_new: int) -> ScheduledRequest:
+        """Book `num_new` tokens of a request into the step."""
+        sampling = request.sampling
+        context_len = request.num_computed_tokens
+        has_penalty = sampling.presence_penalty != 0 or sampling.frequency_penalty != 0
+        request.num_computed_tokens += num_new
+        request.num_steps_in_flight += 1
+        return ScheduledRequest(
+            request_id=request.request_id,
+            token_ids=request.token_ids[context_len : context_len + num_new],
+            context_len=context_len,
+            block_ids=list(request.block_ids),
+            is_sampled=request.num_uncomputed_tokens == 0,
+            sampling=sampling,
+            seed=request.seed,
+            choice_index=request.choice_index,
+            num_output_tokens=request.num_output_tokens,
+            penalized_token_ids=request.token_ids[request.num_prompt_tokens :] if has_penalty else [],
+        )
+
+    def _append(self, request: Request, token: SampledToken) -> RequestOutput:
+        request.token_ids.append(token.token_id)
+        self._counters.new_generation_tokens += 1
+        reason = request.finish_reason_after(token.token_id, self._max_num_tokens)
+        if reason is not None:
+            self._finish(request)
+        return self._output(request, [token], reason)
+
+    def _output(
+        self, request: Request, tokens: list[SampledToken], reason: FinishReason | None, error: str | None = None
+    ) -> RequestOutput:
+        queue_seconds, request.queue_seconds = request.queue_seconds, None
+        return RequestOutput(
+            request_id=request.request_id,
+            token_ids=[token.token_id for token in tokens],
+            finish_reason=reason,
+            stop_token_id=tokens[-1].token_id if reason == "stop" else None,
+            num_cached_tokens=request.num_cached_tokens or 0,
+            queue_seconds=queue_seconds,
+            logprobs=[token.logprobs for token in tokens if token.logprobs is not None]
+            if request.sampling.logprobs is not None
+            else None,
+            error=error,
+        )
+
+    def _remember_blocks(self, request: Request, num_done: int) -> None:
+        """Make the blocks that are full of computed tokens findable."""
+        for index in range(request.num_hashed_blocks, num_done // self.pool.block_size):
+            block_id = request.block_ids[index]
+            request.last_node = self.pool.remember(request.last_node, request.token_ids, index, block_id)
+            request.num_hashed_blocks = index + 1
+
+    def _finish(self, request: Request) -> None:
+        """Take a request out of the books; its blocks go back now or when its last step in flight is committed."""
+        del self._requests[request.request_id]
+        queue = self._running if request.status is RequestStatus.RUNNING else self._waiting
+        queue.remove(request)
+        request.status = RequestStatus.FINISHED
+        if request.num_steps_in_flight:
+            self._finished_in_flight.append(request)
+        else:
+            self._release_blocks(request)
+
+    def _release_finished(self) -> None:
+        for request in self._finished_in_flight:
+            if request.num_steps_in_flight == 0:
+                self._release_blocks(request)
+        self._finished_in_flight = [request for request in self._finished_in_flight if request.num_steps_in_flight]
+
+    def _release_blocks(self, request: Request) -> None:
+        self.pool.release(request.block_ids)
+        request.reset_blocks()
+
+    def _why_impossible(self, prompt_token_ids: list[int]) -> str | None:
+        """What makes a prompt one that can never be served, if anything."""
+        num_tokens, limits = len(prompt_token_ids), self.limits
+        if num_tokens == 0:
+            return "the prompt has no tokens"
+        if num_tokens >= limits.max_model_len:
+            return (
+                f"the prompt has {num_tokens} tokens; with max_model_len {limits.max_model_len} it needs to be shorter"
+            )
+        if num_tokens > self.pool.capacity_tokens:
+            return f"the prompt has {num_tokens} tokens; the KV cache has room for {self.pool.capacity_tokens}"
+        if min(prompt_token_ids) < 0 or max(prompt_token_ids) >= limits.vocab_size:
+            return f"a token id of the prompt is outside the vocabulary of {limits.vocab_size}"
+        return None
+
+    def _check(self) -> None:
+        if self._debug:
+            self.pool.check(request.block_ids for request in (*self._running, *self._finished_in_flight))
+
+
+def _order(request: Request) -> tuple[int, float, int]:
+    return request.order

@@ -1,0 +1,64 @@
+"""What one step will do, and what came of it: plain data between scheduler and model runner."""
+
+from dataclasses import dataclass
+
+from forebay_server.messages import TokenLogprobs
+from forebay_server.sampling_params import SamplingParams
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduledRequest:
+    """The part of one request that a step computes."""
+
+    request_id: str
+    token_ids: list[int]
+    """The new tokens."""
+    context_len: int
+    """Tokens before them, computed in earlier steps."""
+    block_ids: list[int]
+    """For context and new tokens."""
+    is_sampled: bool
+    """Whether the last new token is the last known one, so that the next token is wanted."""
+    sampling: SamplingParams
+    seed: int
+    choice_index: int
+    num_output_tokens: int
+    """Generated before this step: the position of the token to sample."""
+    penalized_token_ids: list[int]
+    """Tokens generated before; empty when no penalty is asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerOutput:
+    """One step."""
+
+    step_id: int
+    requests: list[ScheduledRequest]
+    new_block_ids: list[int]
+    """Blocks first used in this step; they are cleared before."""
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens that the step computes."""
+        return sum(len(request.token_ids) for request in self.requests)
+
+
+@dataclass(frozen=True, slots=True)
+class SampledToken:
+    """What the sampler says for one request."""
+
+    token_id: int = -1
+    logprobs: TokenLogprobs | None = None
+    error: str | None = None
+    """Set: no token, the request fails with this."""
+
+
+@dataclass(slots=True)
+class StepCounters:
+    """What happened since the counters were last taken (see `SharedState.record_step`)."""
+
+    new_prompt_tokens: int = 0
+    new_generation_tokens: int = 0
+    new_preemptions: int = 0
+    new_prefix_cache_queries: int = 0
+    new_prefix_cache_hits: int = 0
