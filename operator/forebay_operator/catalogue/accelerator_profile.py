@@ -35,6 +35,8 @@ class AcceleratorProfile:
     """The name that Kubernetes counts it by; empty for `cpu`."""
     labels: tuple[str, ...] = ()
     """Values of the node label `nvidia.com/gpu.product` (or AMD's) that mean this accelerator."""
+    source: str = ""
+    """Where the numbers are from."""
 
     def support(self, number_format: str) -> FormatSupport:
         """How well the accelerator can serve weights or KV of a format."""
