@@ -113,6 +113,18 @@ class NotFoundError(ApiError):
     error_type: ErrorType = "not_found_error"
 
 
+class BodyTooLargeError(InvalidRequestError):
+    """413: the body is longer than the server takes."""
+
+    status = HTTPStatus.REQUEST_ENTITY_TOO_LARGE
+
+
+class UnsupportedMediaTypeError(InvalidRequestError):
+    """415: the body is not JSON."""
+
+    status = HTTPStatus.UNSUPPORTED_MEDIA_TYPE
+
+
 class OverloadedError(ApiError):
     """429: the queue is full; the client may come back after `retry_after_seconds`."""
 
@@ -129,3 +141,8 @@ class UnavailableError(ApiError):
 
 class InternalError(ApiError):
     """500: this request failed; the engine lives on."""
+
+
+def error_body(error: ApiError) -> dict[str, object]:
+    """The error as OpenAI's clients read it."""
+    return {"error": {"message": error.message, "type": error.error_type, "param": error.param, "code": error.code}}

@@ -1,0 +1,1 @@
+"""The OpenAI-style HTTP API: validation, admission, streaming. No torch, no scheduling."""

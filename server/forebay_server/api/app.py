@@ -1,0 +1,96 @@
+"""Build the web application: routes, middleware, and every error in OpenAI's shape."""
+
+import logging
+import re
+from collections.abc import Sequence
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, Response
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+
+from forebay_server.api.chat import chat_router
+from forebay_server.api.completions import completions_router
+from forebay_server.api.disconnect import ClientGoneError
+from forebay_server.api.health import health_router
+from forebay_server.api.middleware import Gatekeeper, error_headers
+from forebay_server.api.models import models_router
+from forebay_server.api.service import Service
+from forebay_server.api.tokenization import tokenize_router
+from forebay_server.errors import ApiError, InternalError, InvalidRequestError, NotFoundError, error_body
+
+_CLIENT_CLOSED_REQUEST = 499
+_FIELD_NAME = re.compile(r"[a-z_][a-z0-9_]*")
+_KIND_NAMES = frozenset({"body", "str", "int", "float", "bool", "none"})
+_logger = logging.getLogger(__name__)
+
+
+def build_app(service: Service) -> FastAPI:
+    """The application of one server."""
+    app = FastAPI(title="Forebay", redoc_url=None, docs_url="/docs", openapi_url="/openapi.json")
+    for router in (chat_router, completions_router, models_router, tokenize_router, health_router):
+        app.include_router(router(service))
+    app.add_middleware(Gatekeeper, service=service)
+    app.add_exception_handler(ApiError, _api_error)
+    app.add_exception_handler(RequestValidationError, _validation_error)
+    app.add_exception_handler(HTTPException, _http_error)
+    app.add_exception_handler(ClientGoneError, _client_gone)
+    app.add_exception_handler(Exception, _unexpected)
+    return app
+
+
+async def _api_error(_: Request, error: Exception) -> Response:
+    if not isinstance(error, ApiError):
+        raise error
+    return JSONResponse(error_body(error), int(error.status), headers=error_headers(error))
+
+
+async def _validation_error(request: Request, error: Exception) -> Response:
+    if not isinstance(error, RequestValidationError):
+        raise error
+    first = error.errors()[0]
+    if first["type"] == "json_invalid":
+        return await _api_error(request, InvalidRequestError(f"the body is not valid JSON: {first['ctx']['error']}"))
+    param = field_path(first["loc"])
+    message = f"{param}: {first['msg']}" if param else f"the body is not right: {first['msg']}"
+    return await _api_error(request, InvalidRequestError(message, param=param or None))
+
+
+def field_path(location: Sequence[str | int]) -> str:
+    """Where in the body a validation error lies, such as `messages[0].role`, without pydantic's words for types."""
+    path = ""
+    for part in location:
+        if isinstance(part, int):
+            path += f"[{part}]"
+        elif part not in _KIND_NAMES and _FIELD_NAME.fullmatch(part):
+            path += f".{part}" if path else part
+    return path
+
+
+async def _http_error(request: Request, error: Exception) -> Response:
+    """Unknown paths, wrong verbs, unreadable bodies."""
+    if not isinstance(error, HTTPException):
+        raise error
+    if error.status_code == HTTPStatus.NOT_FOUND:
+        return await _api_error(request, NotFoundError(f"there is no {request.url.path}", code="not_found"))
+    described: dict[str, Any] = error_body(InvalidRequestError(_http_message(request, error)))
+    return JSONResponse(described, error.status_code, headers=error.headers)
+
+
+def _http_message(request: Request, error: HTTPException) -> str:
+    if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+        return f"{request.url.path} does not answer {request.method}"
+    return f"the request could not be read: {error.detail}"
+
+
+async def _client_gone(request: Request, _: Exception) -> Response:
+    request.scope["forebay.client_gone"] = True
+    return Response(status_code=_CLIENT_CLOSED_REQUEST)
+
+
+async def _unexpected(request: Request, error: Exception) -> Response:
+    _logger.error("%s %s failed: %r", request.method, request.url.path, error)
+    return await _api_error(request, InternalError("this request failed inside the server; others are not affected"))

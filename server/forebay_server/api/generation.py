@@ -1,0 +1,241 @@
+"""From a checked request to a stream of text: all choices of all prompts, shared by chat and completions."""
+
+import asyncio
+import secrets
+import time
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+
+from forebay_server.api.engine_client import OutputQueue
+from forebay_server.api.service import Service
+from forebay_server.errors import ApiError, InternalError, UnavailableError
+from forebay_server.messages import AddRequest, FinishReason, RequestOutput, TokenLogprobs
+from forebay_server.metrics import RequestMetrics
+from forebay_server.sampling_params import SamplingParams
+from forebay_server.text.choice_text import ChoiceText
+from forebay_server.text.tokenizer import Tokenizer
+
+QUEUE_RETRY_SECONDS = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextOptions:
+    """How tokens become text."""
+
+    stop: tuple[str, ...] = ()
+    include_stop: bool = False
+    skip_special_tokens: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationRequest:
+    """What to generate; choice `prompt * n + j` is the j-th answer to a prompt."""
+
+    prompts: Sequence[list[int]]
+    sampling: Sequence[SamplingParams]
+    """One for each prompt."""
+    n: int
+    text: TextOptions
+    arrival_time: float
+    """CLOCK_MONOTONIC seconds."""
+    cache_salt: str = ""
+
+    @property
+    def num_choices(self) -> int:
+        """Of all prompts together."""
+        return len(self.prompts) * self.n
+
+
+@dataclass(frozen=True, slots=True)
+class TokenDetail:
+    """One generated token with its log-probabilities."""
+
+    token_id: int
+    text_offset: int
+    """Characters of the choice's text before it."""
+    logprobs: TokenLogprobs
+
+
+@dataclass(frozen=True, slots=True)
+class ChoiceUpdate:
+    """News of one choice. Text may be empty only in the last one."""
+
+    index: int
+    text: str
+    details: list[TokenDetail]
+    finish_reason: FinishReason | None
+    stop_reason: str | int | None
+
+
+@dataclass(slots=True)
+class Usage:
+    """Tokens so far."""
+
+    prompt_tokens: int
+    completion_tokens: int = 0
+    cached_tokens: int = 0
+
+    def as_dict(self) -> dict[str, object]:
+        """As OpenAI writes it."""
+        return {
+            "prompt_tokens": self.prompt_tokens,
+            "completion_tokens": self.completion_tokens,
+            "total_tokens": self.prompt_tokens + self.completion_tokens,
+            "prompt_tokens_details": {"cached_tokens": self.cached_tokens},
+        }
+
+
+@dataclass(slots=True)
+class _Choice:
+    index: int
+    text: ChoiceText
+    num_prompt_tokens: int
+    num_tokens: int = 0
+    first_token_time: float = 0.0
+    last_token_time: float = 0.0
+    queue_seconds: float | None = None
+    waiting_details: list[TokenDetail] = field(default_factory=list)
+    """Of tokens whose text has not been shown yet."""
+
+
+class Generation:
+    """One running request. Its places in the admission are taken before, and given back here as its choices end.
+
+    Whoever makes one calls `close` in the end.
+
+    Args:
+        service: the server.
+        request: what to generate; already admitted.
+        tokenizer: of the model.
+    """
+
+    def __init__(self, service: Service, request: GenerationRequest, tokenizer: Tokenizer) -> None:
+        self._service = service
+        self._request = request
+        self._metrics: RequestMetrics = service.metrics
+        self.usage = Usage(sum(map(len, request.prompts)))
+        self._choice_by_id: dict[str, _Choice] = {}
+        self._messages: list[AddRequest] = []
+        engine_id = secrets.token_hex(8)  # never the client's: two clients may send the same
+        for index in range(request.num_choices):
+            prompt, sampling = request.prompts[index // request.n], request.sampling[index // request.n]
+            message = AddRequest(
+                request_id=f"{engine_id}-{index}",
+                prompt_token_ids=prompt,
+                sampling=sampling,
+                choice_index=index % request.n,
+                arrival_time=request.arrival_time,
+                cache_salt=request.cache_salt,
+            )
+            text = ChoiceText(
+                tokenizer,
+                stop=request.text.stop,
+                include_stop=request.text.include_stop,
+                skip_special_tokens=request.text.skip_special_tokens,
+                min_tokens=sampling.min_tokens,
+            )
+            self._messages.append(message)
+            self._choice_by_id[message.request_id] = _Choice(index, text, len(prompt))
+
+    async def updates(self) -> AsyncIterator[ChoiceUpdate]:
+        """Run to the end.
+
+        Raises:
+            UnavailableError: no token came within the queue timeout, or the engine is gone.
+            InternalError: the engine could not serve this request.
+        """
+        try:
+            queue = self._service.engine.submit(self._messages)
+            output = await self._first_output(queue)
+            while True:
+                update = self._take(output)
+                if update is not None:
+                    yield update
+                if not self._choice_by_id:
+                    return
+                output = _checked(await queue.get())
+        except ApiError:
+            self.close("error")
+            raise
+
+    def close(self, finish_reason: FinishReason = "abort") -> None:
+        """Abort whatever still runs (the client left, or the request failed); may be called twice."""
+        self._service.engine.abort(list(self._choice_by_id))
+        for choice in self._choice_by_id.values():
+            self._count_end(choice, finish_reason)
+        self._choice_by_id.clear()
+
+    async def _first_output(self, queue: OutputQueue) -> RequestOutput:
+        limit = self._service.config.queue_timeout_seconds
+        remaining = limit - (time.monotonic() - self._request.arrival_time)
+        try:
+            async with asyncio.timeout(max(0.0, remaining)):
+                return _checked(await queue.get())
+        except TimeoutError:
+            raise UnavailableError(
+                f"no place for this request came free within {limit:g} s",
+                code="queue_timeout",
+                retry_after_seconds=QUEUE_RETRY_SECONDS,
+            ) from None
+
+    def _take(self, output: RequestOutput) -> ChoiceUpdate | None:
+        choice = self._choice_by_id.get(output.request_id)
+        if choice is None:  # ended by a stop string; the engine has not heard of it yet
+            return None
+        update = choice.text.push(output)
+        self._count_tokens(choice, output, update.num_tokens)
+        if output.logprobs is not None:
+            for token_id, offset, logprobs in zip(output.token_ids, update.text_offsets, output.logprobs, strict=False):
+                choice.waiting_details.append(TokenDetail(token_id, offset, logprobs))
+        if update.finish_reason is not None:
+            del self._choice_by_id[output.request_id]
+            if output.finish_reason is None:
+                self._service.engine.abort([output.request_id])
+            self._count_end(choice, update.finish_reason)
+        elif not update.text:
+            return None
+        details, choice.waiting_details = choice.waiting_details, []
+        return ChoiceUpdate(choice.index, update.text, details, update.finish_reason, update.stop_reason)
+
+    def _count_tokens(self, choice: _Choice, output: RequestOutput, num_tokens: int) -> None:
+        now = time.monotonic()
+        if output.queue_seconds is not None:
+            choice.queue_seconds = output.queue_seconds
+        if choice.num_tokens == 0 and choice.index % self._request.n == 0:
+            self.usage.cached_tokens += output.num_cached_tokens
+        if num_tokens == 0:
+            return
+        if choice.num_tokens == 0:
+            choice.first_token_time = now
+            self._metrics.observe("time_to_first_token_seconds", now - self._request.arrival_time)
+        else:
+            for _ in range(num_tokens):
+                self._metrics.observe("inter_token_latency_seconds", (now - choice.last_token_time) / num_tokens)
+        choice.last_token_time = now
+        choice.num_tokens += num_tokens
+        self.usage.completion_tokens += num_tokens
+
+    def _count_end(self, choice: _Choice, finish_reason: FinishReason) -> None:
+        self._service.admission.release(1)
+        observe = self._metrics.observe
+        self._metrics.count_finished(finish_reason)
+        arrival = self._request.arrival_time
+        observe("e2e_request_latency_seconds", time.monotonic() - arrival)
+        observe("request_prompt_tokens", choice.num_prompt_tokens)
+        observe("request_generation_tokens", choice.num_tokens)
+        observe("request_params_max_tokens", self._request.sampling[choice.index // self._request.n].max_tokens)
+        if choice.num_tokens:
+            observe("request_decode_time_seconds", choice.last_token_time - choice.first_token_time)
+        if choice.queue_seconds is not None:
+            observe("request_queue_time_seconds", choice.queue_seconds)
+            if choice.num_tokens:
+                prefill = choice.first_token_time - arrival - choice.queue_seconds
+                observe("request_prefill_time_seconds", max(0.0, prefill))
+
+
+def _checked(item: RequestOutput | ApiError) -> RequestOutput:
+    if isinstance(item, ApiError):
+        raise item
+    if item.finish_reason == "error":
+        raise InternalError(item.error or "the engine could not serve this request")
+    return item

@@ -1,0 +1,145 @@
+"""What happens to every request before its route: id, key, readiness, content type, size; and the log line after it."""
+
+import logging
+import re
+import secrets
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from forebay_server.api.admission import draining_error
+from forebay_server.api.api_keys import ApiKeys
+from forebay_server.api.health import ALWAYS_OPEN
+from forebay_server.api.service import Service
+from forebay_server.errors import (
+    ApiError,
+    BodyTooLargeError,
+    UnauthorizedError,
+    UnsupportedMediaTypeError,
+    error_body,
+)
+
+_CLIENT_REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
+_logger = logging.getLogger("forebay.request")
+
+
+class Gatekeeper:
+    """The middleware (plain ASGI, so that streams and disconnects pass through untouched).
+
+    Args:
+        app: what comes after.
+        service: the server.
+    """
+
+    def __init__(self, app: ASGIApp, service: Service) -> None:
+        self._app = app
+        self._service = service
+        key_file = service.config.api_key_file
+        self._keys = None if key_file is None else ApiKeys(Path(key_file))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        given = headers.get("x-request-id", "")
+        request_id = given if _CLIENT_REQUEST_ID.fullmatch(given) else f"req-{secrets.token_hex(12)}"
+        status = 0
+        started = time.monotonic()
+
+        async def send_with_id(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                MutableHeaders(scope=message)["X-Request-Id"] = request_id
+            await send(message)
+
+        try:
+            self._check(scope, headers)
+            if scope["method"] in ("POST", "PUT", "PATCH"):
+                receive = await self._with_body(headers, receive)
+            await self._app(scope, receive, send_with_id)
+        except ApiError as error:
+            await send_error(error, send_with_id)
+        finally:
+            if scope["path"] not in ALWAYS_OPEN:
+                _log(scope, status, time.monotonic() - started, request_id)
+
+    def _check(self, scope: Scope, headers: Headers) -> None:
+        path: str = scope["path"]
+        if path in ALWAYS_OPEN:
+            return
+        if self._keys is not None and not self._keys.accepts(headers.get("authorization", "")):
+            raise UnauthorizedError("a valid API key is needed: Authorization: Bearer KEY", code="invalid_api_key")
+        if scope["method"] != "POST":
+            return
+        if self._service.state.get("is_draining"):
+            raise draining_error()
+        self._service.require_model()
+        content_type = headers.get("content-type", "").partition(";")[0].strip().lower()
+        if content_type != "application/json" and not content_type.endswith("+json"):
+            raise UnsupportedMediaTypeError(
+                f"the content type is {content_type or 'missing'}; send JSON with Content-Type: application/json"
+            )
+
+    async def _with_body(self, headers: Headers, receive: Receive) -> Receive:
+        """Read the body, within the limit, and hand it on in one piece."""
+        limit = self._service.config.max_request_bytes
+        length = headers.get("content-length", "")
+        if length.isdigit() and int(length) > limit:
+            raise BodyTooLargeError(f"the body has {int(length)} bytes; at most {limit} are taken")
+        parts: list[bytes] = []
+        size = 0
+        while True:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                break
+            parts.append(message.get("body", b""))
+            size += len(parts[-1])
+            if size > limit:
+                raise BodyTooLargeError(f"the body has more than {limit} bytes")
+            if not message.get("more_body"):
+                break
+        pending: list[Message] = [{"type": "http.request", "body": b"".join(parts), "more_body": False}]
+
+        async def replay() -> Message:
+            return pending.pop() if pending else await receive()
+
+        return replay
+
+
+async def send_error(error: ApiError, send: Send) -> None:
+    """Answer with an error, OpenAI-shaped."""
+    body = msgspec.json.encode(error_body(error))
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    headers += [(name.lower().encode(), value.encode()) for name, value in error_headers(error).items()]
+    await send({"type": "http.response.start", "status": int(error.status), "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+def error_headers(error: ApiError) -> dict[str, str]:
+    """Headers that an error brings."""
+    headers: dict[str, str] = {}
+    if error.retry_after_seconds is not None:
+        headers["Retry-After"] = str(error.retry_after_seconds)
+    if error.code == "draining":
+        headers["Connection"] = "close"  # so that a client's pool does not come back here
+    if error.status == UnauthorizedError.status:
+        headers["WWW-Authenticate"] = "Bearer"
+    return headers
+
+
+def _log(scope: Scope, status: int, seconds: float, request_id: str) -> None:
+    """One line a request; never a word of its content."""
+    generation: Any = scope.get("forebay.generation")
+    tokens = ""
+    if generation is not None:
+        usage = generation.usage
+        tokens = f" prompt={usage.prompt_tokens} cached={usage.cached_tokens} generated={usage.completion_tokens}"
+    outcome = "client left" if scope.get("forebay.client_gone") or not status else str(status)
+    _logger.info("%s %s %s %.2fs%s id=%s", scope["method"], scope["path"], outcome, seconds, tokens, request_id)

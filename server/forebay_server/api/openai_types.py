@@ -1,0 +1,146 @@
+"""Request bodies, as OpenAI names them, with the extensions that other servers share. Unknown fields are tolerated."""
+
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+
+MAX_CHOICES = 128
+MAX_STOP_STRINGS = 16
+MAX_LOGPROBS = 20
+
+StopString = Annotated[str, StringConstraints(min_length=1, max_length=1024)]
+TokenId = Annotated[int, Field(ge=0)]
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
+
+
+class StreamOptions(_Body):
+    """What a stream says besides its text."""
+
+    include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
+
+
+class GenerationBody(_Body):
+    """What both kinds of generation share."""
+
+    not_offered: ClassVar[dict[str, tuple[object, ...]]] = {
+        "allowed_token_ids": (None, []),
+        "bad_words": (None, []),
+        "best_of": (None, 1),
+        "guided_choice": (None,),
+        "guided_grammar": (None,),
+        "guided_json": (None,),
+        "guided_regex": (None,),
+        "length_penalty": (None, 1),
+        "logit_bias": (None, {}),
+        "priority": (None, 0),
+        "prompt_logprobs": (None,),
+        "repetition_penalty": (None, 1),
+        "response_format": (None, {"type": "text"}),
+        "structured_outputs": (None,),
+        "truncate_prompt_tokens": (None,),
+        "use_beam_search": (None, False),
+    }
+    """Fields that this version does not do, with the values that ask for nothing."""
+
+    model: str | None = None
+    max_tokens: int | None = Field(None, ge=1)
+    temperature: float | None = Field(None, ge=0, le=2)
+    top_p: float | None = Field(None, gt=0, le=1)
+    top_k: int | None = Field(None, ge=-1, description="0 or -1: all")
+    min_p: float | None = Field(None, ge=0, le=1)
+    n: int | None = Field(None, ge=1, le=MAX_CHOICES)
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    stop: StopString | Annotated[list[StopString], Field(max_length=MAX_STOP_STRINGS)] | None = None
+    stop_token_ids: Annotated[list[TokenId], Field(max_length=128)] | None = None
+    include_stop_str_in_output: bool | None = None
+    skip_special_tokens: bool | None = None
+    ignore_eos: bool | None = None
+    min_tokens: int | None = Field(None, ge=0)
+    presence_penalty: float | None = Field(None, ge=-2, le=2)
+    frequency_penalty: float | None = Field(None, ge=-2, le=2)
+    seed: int | None = Field(None, ge=-(2**63), lt=2**63)
+    user: str | None = None
+    cache_salt: Annotated[str, StringConstraints(min_length=1, max_length=1024)] | None = None
+
+
+class CompletionBody(GenerationBody):
+    """`POST /v1/completions`."""
+
+    not_offered: ClassVar[dict[str, tuple[object, ...]]] = {
+        **GenerationBody.not_offered,
+        "echo": (None, False),
+        "prompt_embeds": (None,),
+        "suffix": (None, ""),
+    }
+
+    prompt: (
+        str
+        | Annotated[list[str], Field(min_length=1)]
+        | Annotated[list[TokenId], Field(min_length=1)]
+        | Annotated[list[Annotated[list[TokenId], Field(min_length=1)]], Field(min_length=1)]
+    )
+    logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
+    add_special_tokens: bool | None = None
+
+
+class ContentPart(_Body):
+    """A part of a message; only text is understood."""
+
+    type: Literal["text"]
+    text: str
+
+
+class Message(_Body):
+    """One message; further fields reach the chat template as they are."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: str | list[ContentPart] | None = None
+
+
+class ChatBody(GenerationBody):
+    """`POST /v1/chat/completions`."""
+
+    not_offered: ClassVar[dict[str, tuple[object, ...]]] = {
+        **GenerationBody.not_offered,
+        "audio": (None,),
+        "chat_template": (None,),
+        "continue_final_message": (None, False),
+        "documents": (None,),
+        "echo": (None, False),
+        "function_call": (None, "none"),
+        "functions": (None,),
+        "modalities": (None, ["text"]),
+        "tool_choice": (None, "none"),
+        "tools": (None,),
+    }
+
+    messages: list[Message] = Field(min_length=1)
+    max_completion_tokens: int | None = Field(None, ge=1)
+    logprobs: bool | None = None
+    top_logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
+    add_generation_prompt: bool | None = None
+    chat_template_kwargs: dict[str, object] | None = None
+
+
+class TokenizeBody(_Body):
+    """`POST /tokenize`: exactly one of `prompt` and `messages`."""
+
+    model: str | None = None
+    prompt: str | None = None
+    messages: Annotated[list[Message], Field(min_length=1)] | None = None
+    add_special_tokens: bool | None = None
+    add_generation_prompt: bool | None = None
+    chat_template_kwargs: dict[str, object] | None = None
+    return_token_strs: bool | None = None
+
+
+class DetokenizeBody(_Body):
+    """`POST /detokenize`."""
+
+    model: str | None = None
+    tokens: list[TokenId]

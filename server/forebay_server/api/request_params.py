@@ -1,0 +1,144 @@
+"""From a request body to what the engine and the text machine need: defaults, refusals, the context's length. Pure."""
+
+import secrets
+from collections.abc import Sequence
+from typing import TypeVar
+
+from forebay_server.api.generation import TextOptions
+from forebay_server.api.openai_types import GenerationBody, Message
+from forebay_server.api.service import ServedModel
+from forebay_server.errors import InvalidRequestError
+from forebay_server.sampling_params import SamplingParams
+
+_Value = TypeVar("_Value")
+
+
+def refuse_what_is_missing(body: GenerationBody) -> None:
+    """Refuse fields that ask for something this version does not do.
+
+    Raises:
+        InvalidRequestError: naming the first such field.
+    """
+    for name, neutral_values in body.not_offered.items():
+        value = (body.model_extra or {}).get(name)
+        if not any(
+            value == neutral and isinstance(value, bool) == isinstance(neutral, bool) for neutral in neutral_values
+        ):
+            raise InvalidRequestError(
+                f"{name} is not offered by this server; leave it out", param=name, code="unsupported_parameter"
+            )
+    if body.stream_options is not None and not body.stream:
+        raise InvalidRequestError("stream_options is only for stream: true", param="stream_options")
+
+
+def sampling_params(
+    body: GenerationBody,
+    model: ServedModel,
+    *,
+    num_prompt_tokens: int,
+    max_tokens: int | None,
+    default_max_tokens: int | None,
+    max_tokens_field: str,
+    logprobs: int | None,
+) -> SamplingParams:
+    """How to sample for one prompt.
+
+    Args:
+        body: the request.
+        model: for its end tokens and the room in its context.
+        num_prompt_tokens: of this prompt.
+        max_tokens: as the client gave it.
+        default_max_tokens: otherwise; None: as many as there is room for. Cut to the room.
+        max_tokens_field: how the client calls it.
+        logprobs: alternatives at each position; None: no log-probabilities.
+
+    Raises:
+        InvalidRequestError: prompt and answer do not fit in the context, or a number is out of range.
+    """
+    room = model.context_tokens - num_prompt_tokens
+    wanted = max_tokens if max_tokens is not None else 1
+    if wanted > room:
+        raise InvalidRequestError(
+            f"the context holds {model.context_tokens} tokens; the prompt has {num_prompt_tokens} and {wanted} "
+            f"{'are' if wanted > 1 else 'is'} wanted for the answer, {num_prompt_tokens + wanted} together",
+            param=max_tokens_field if max_tokens is not None and room > 0 else "prompt",
+            code="context_length_exceeded",
+        )
+    if max_tokens is None:
+        max_tokens = room if default_max_tokens is None else min(default_max_tokens, room)
+    return SamplingParams(
+        max_tokens=max_tokens,
+        temperature=_given(body.temperature, 1.0),
+        top_p=_given(body.top_p, 1.0),
+        top_k=max(0, body.top_k or 0),
+        min_p=body.min_p or 0.0,
+        presence_penalty=body.presence_penalty or 0.0,
+        frequency_penalty=body.frequency_penalty or 0.0,
+        seed=body.seed if body.seed is not None else secrets.randbits(63),
+        stop_token_ids=tuple(dict.fromkeys(body.stop_token_ids or ())),
+        eos_token_ids=model.text.tokenizer.eos_token_ids,
+        ignore_eos=bool(body.ignore_eos),
+        min_tokens=body.min_tokens or 0,
+        logprobs=logprobs,
+    )
+
+
+def text_options(body: GenerationBody) -> TextOptions:
+    """How tokens become text."""
+    stop = (body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ())
+    return TextOptions(
+        stop=stop,
+        include_stop=bool(body.include_stop_str_in_output),
+        skip_special_tokens=_given(body.skip_special_tokens, True),
+    )
+
+
+def check_token_ids(token_ids: Sequence[int], model: ServedModel, param: str) -> None:
+    """Refuse ids that the model does not have.
+
+    Raises:
+        InvalidRequestError: naming the first one.
+    """
+    outside = next((token_id for token_id in token_ids if not 0 <= token_id < model.engine.vocab_size), None)
+    if outside is not None:
+        raise InvalidRequestError(
+            f"token id {outside} is outside the vocabulary; ids are 0 to {model.engine.vocab_size - 1}", param=param
+        )
+
+
+def check_text_length(text_bytes: int, model: ServedModel, param: str) -> None:
+    """Refuse a text that cannot fit whatever its tokens are, without tokenizing it.
+
+    Raises:
+        InvalidRequestError: with the least number of tokens that it must have.
+    """
+    least = text_bytes // model.text.tokenizer.longest_token_bytes
+    if least >= model.context_tokens:
+        raise InvalidRequestError(
+            f"the context holds {model.context_tokens} tokens; the prompt has at least {least}",
+            param=param,
+            code="context_length_exceeded",
+        )
+
+
+def template_messages(messages: Sequence[Message]) -> list[dict[str, object]]:
+    """The messages as chat templates expect them: content is one string, `developer` is `system`.
+
+    Raises:
+        InvalidRequestError: a message other than the assistant's has no content.
+    """
+    plain = []
+    for index, message in enumerate(messages):
+        content = message.content
+        if content is None and message.role != "assistant":
+            raise InvalidRequestError(
+                f"messages[{index}] ({message.role}) has no content", param=f"messages[{index}].content"
+            )
+        text = content if isinstance(content, str) else "\n".join(part.text for part in content or ())
+        role = "system" if message.role == "developer" else message.role
+        plain.append({**(message.model_extra or {}), "role": role, "content": text})
+    return plain
+
+
+def _given(value: _Value | None, default: _Value) -> _Value:
+    return default if value is None else value

@@ -1,0 +1,154 @@
+"""Run one request: take places, tokenize, generate, answer whole or as a stream; who leaves, leaves nothing behind."""
+
+import secrets
+import time
+from collections.abc import AsyncIterator, Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from forebay_server.api.disconnect import until_disconnect
+from forebay_server.api.generation import ChoiceUpdate, Generation, GenerationRequest, Usage
+from forebay_server.api.openai_types import GenerationBody
+from forebay_server.api.service import ServedModel, Service
+from forebay_server.api.sse import EventStreamResponse, event
+
+_encode = msgspec.json.Encoder().encode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Envelope:
+    """What all parts of one answer share."""
+
+    id: str
+    created: int
+    model: str
+
+
+class AnswerFormat(Protocol):
+    """How chat and completions write the same updates."""
+
+    id_prefix: str
+
+    def whole(self, envelope: Envelope, updates: list[ChoiceUpdate], usage: Usage) -> dict[str, Any]:
+        """The answer in one piece; `updates` of all choices in the order in which they came."""
+        ...
+
+    def chunks(self, envelope: Envelope, update: ChoiceUpdate) -> Iterable[dict[str, Any]]:
+        """The chunks of a stream for one update, without `usage`."""
+        ...
+
+    def usage_chunk(self, envelope: Envelope) -> dict[str, Any]:
+        """A chunk without choices, to carry the usage."""
+        ...
+
+
+async def answer(
+    service: Service,
+    request: Request,
+    body: GenerationBody,
+    num_prompts: int,
+    prepare: Callable[[ServedModel], GenerationRequest],
+    form: AnswerFormat,
+) -> Response:
+    """Answer one request.
+
+    Args:
+        service: the server.
+        request: for noticing that the client leaves.
+        body: the checked body.
+        num_prompts: how many prompts it has; known before tokenizing.
+        prepare: tokenizes and checks, in a thread; may raise ApiError.
+        form: chat or completions.
+    """
+    model = service.require_model(body.model)
+    num_choices = num_prompts * (body.n or 1)
+    service.admission.admit(num_choices)
+    holder = _Holder(service, num_choices)
+    envelope = Envelope(
+        id=f"{form.id_prefix}-{secrets.token_hex(12)}", created=int(time.time()), model=body.model or service.model_name
+    )
+    service.metrics.observe("request_params_n", body.n or 1)
+    try:
+        if body.stream:
+            first, updates = await until_disconnect(request.receive, _begin(service, model, prepare, holder))
+            request.scope["forebay.generation"] = holder.generation
+            return EventStreamResponse(_events(envelope, body, form, first, updates, holder), holder.close)
+        collected = await until_disconnect(request.receive, _collect(service, model, prepare, holder))
+        request.scope["forebay.generation"] = holder.generation
+        content = form.whole(envelope, collected, holder.usage)
+        holder.close()
+        return Response(_encode(content), media_type="application/json")
+    except BaseException:
+        holder.close()
+        raise
+
+
+class _Holder:
+    """Places in the admission, until a generation holds them; closing gives back what is left, once."""
+
+    def __init__(self, service: Service, num_choices: int) -> None:
+        self._service = service
+        self._num_choices = num_choices
+        self.generation: Generation | None = None
+
+    def start(self, generation: Generation) -> None:
+        self.generation = generation
+        self._num_choices = 0
+
+    @property
+    def usage(self) -> Usage:
+        return self.generation.usage if self.generation else Usage(0)
+
+    def close(self) -> None:
+        self._service.admission.release(self._num_choices)
+        self._num_choices = 0
+        if self.generation is not None:
+            self.generation.close()
+
+
+async def _begin(
+    service: Service, model: ServedModel, prepare: Callable[[ServedModel], GenerationRequest], holder: _Holder
+) -> tuple[ChoiceUpdate, AsyncIterator[ChoiceUpdate]]:
+    """Start and wait for the first update, so that a failure before it still gets its own status code."""
+    prepared = await service.in_thread(lambda: prepare(model))
+    generation = Generation(service, prepared, model.text.tokenizer)
+    holder.start(generation)
+    updates = generation.updates()
+    return await anext(updates), updates
+
+
+async def _collect(
+    service: Service, model: ServedModel, prepare: Callable[[ServedModel], GenerationRequest], holder: _Holder
+) -> list[ChoiceUpdate]:
+    first, updates = await _begin(service, model, prepare, holder)
+    return [first, *[update async for update in updates]]
+
+
+async def _events(
+    envelope: Envelope,
+    body: GenerationBody,
+    form: AnswerFormat,
+    first: ChoiceUpdate,
+    updates: AsyncIterator[ChoiceUpdate],
+    holder: _Holder,
+) -> AsyncIterator[bytes]:
+    options = body.stream_options
+    with_usage = options is not None and bool(options.include_usage)
+    running_usage = options is not None and bool(options.continuous_usage_stats)
+
+    def encoded(update: ChoiceUpdate) -> bytes:
+        chunks = list(form.chunks(envelope, update))
+        if with_usage or running_usage:
+            usage = holder.usage.as_dict() if running_usage else None
+            chunks = [{**chunk, "usage": usage} for chunk in chunks]
+        return b"".join(map(event, chunks))
+
+    yield encoded(first)
+    async for update in updates:
+        yield encoded(update)
+    if with_usage:
+        yield event({**form.usage_chunk(envelope), "usage": holder.usage.as_dict()})

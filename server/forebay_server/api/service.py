@@ -1,0 +1,97 @@
+"""What every route works with: configuration, model, engine, admission, metrics."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from forebay_server.api.admission import Admission
+from forebay_server.api.engine_client import EngineClient
+from forebay_server.config import ServerConfig
+from forebay_server.errors import NotFoundError, UnavailableError
+from forebay_server.messages import EngineReady
+from forebay_server.metrics import RequestMetrics
+from forebay_server.ops.probes import Limits
+from forebay_server.ops.reports import TokenRate
+from forebay_server.ops.shared_state import SharedState
+from forebay_server.text.model_text import ModelText
+
+LOADING_RETRY_SECONDS = 5
+_Result = TypeVar("_Result")
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """The model, once the engine has it."""
+
+    text: ModelText
+    engine: EngineReady
+
+    @property
+    def context_tokens(self) -> int:
+        """Prompt and answer together at most: the model's length, or the KV cache if that is smaller."""
+        return min(self.engine.max_model_len, self.engine.kv_cache_tokens)
+
+
+@dataclass(slots=True)
+class Service:
+    """One server. `model` is None while loading; everything else is there from the start."""
+
+    config: ServerConfig
+    state: SharedState
+    engine: EngineClient
+    admission: Admission = field(init=False)
+    metrics: RequestMetrics = field(init=False)
+    token_rate: TokenRate = field(init=False)
+    model: ServedModel | None = None
+    created: int = field(default_factory=lambda: int(time.time()))
+    """Unix seconds; the `created` of the model list."""
+    _tokenizing: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(2, "tokenize"))
+
+    def __post_init__(self) -> None:
+        self.admission = Admission(self.config.max_queued_requests, self.state)
+        self.metrics = RequestMetrics(self.state)
+        self.token_rate = TokenRate(self.state)
+
+    @property
+    def model_name(self) -> str:
+        """The name that answers carry."""
+        return self.config.served_model_names[0]
+
+    @property
+    def limits(self) -> Limits:
+        """How long nothing may happen."""
+        return Limits(
+            hang_timeout=self.config.hang_timeout_seconds,
+            load_stall_timeout=self.config.load_stall_timeout_seconds,
+            compile_timeout=self.config.compile_timeout_seconds,
+        )
+
+    def require_model(self, name: str | None = None) -> ServedModel:
+        """The model, if it is loaded and `name` is one of its names (None: any).
+
+        Raises:
+            UnavailableError: it is still loading.
+            NotFoundError: there is no model of that name.
+        """
+        if self.model is None:
+            raise UnavailableError(
+                "the model is still loading", code="model_loading", retry_after_seconds=LOADING_RETRY_SECONDS
+            )
+        if name is not None and name not in self.config.served_model_names:
+            raise NotFoundError(
+                f"there is no model {name!r} here; there is {', '.join(self.config.served_model_names)}",
+                param="model",
+                code="model_not_found",
+            )
+        return self.model
+
+    async def in_thread(self, work: Callable[[], _Result]) -> _Result:
+        """Do text work without holding up the event loop (the tokenizer lets go of the GIL)."""
+        return await asyncio.get_running_loop().run_in_executor(self._tokenizing, work)
+
+    def close(self) -> None:
+        """End the threads; work that has not begun is dropped."""
+        self._tokenizing.shutdown(wait=False, cancel_futures=True)

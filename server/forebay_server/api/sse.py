@@ -1,0 +1,55 @@
+"""Server-sent events: their bytes, and the response that sends them until the end or until the client goes."""
+
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Any
+
+import msgspec
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from forebay_server.api.disconnect import ClientGoneError, until_disconnect
+from forebay_server.errors import ApiError, error_body
+
+DONE = b"data: [DONE]\n\n"
+
+_encode = msgspec.json.Encoder().encode
+
+
+def event(content: Mapping[str, Any]) -> bytes:
+    """One event; JSON has no line breaks, so one `data:` line is enough."""
+    return b"data: " + _encode(content) + b"\n\n"
+
+
+class EventStreamResponse(Response):
+    """Sends events as they come.
+
+    Args:
+        events: the encoded events, without the closing `[DONE]`; an ApiError in between becomes an error event.
+        close: called in the end, however it comes.
+    """
+
+    media_type = "text/event-stream"
+
+    def __init__(self, events: AsyncIterator[bytes], close: Callable[[], None]) -> None:
+        super().__init__(headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
+        del self.headers["content-length"]
+        self._events = events
+        self._close = close
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send until the last event or the disconnect."""
+        try:
+            await until_disconnect(receive, self._send_all(send))
+        except ClientGoneError:
+            scope["forebay.client_gone"] = True
+        finally:
+            self._close()
+
+    async def _send_all(self, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        try:
+            async for chunk in self._events:
+                await send({"type": "http.response.body", "body": chunk, "more_body": True})
+        except ApiError as error:
+            await send({"type": "http.response.body", "body": event(error_body(error)), "more_body": True})
+        await send({"type": "http.response.body", "body": DONE, "more_body": False})

@@ -1,0 +1,45 @@
+"""`POST /tokenize` and `POST /detokenize`: what the model sees of a prompt, and back."""
+
+from typing import Any
+
+from fastapi import APIRouter
+
+from forebay_server.api.chat import chat_prompt
+from forebay_server.api.openai_types import DetokenizeBody, TokenizeBody
+from forebay_server.api.request_params import check_token_ids
+from forebay_server.api.service import ServedModel, Service
+from forebay_server.errors import InvalidRequestError
+
+
+def tokenize_router(service: Service) -> APIRouter:
+    """The routes."""
+    router = APIRouter()
+
+    @router.post("/tokenize", summary="Text or messages to token ids")
+    async def tokenize(body: TokenizeBody) -> dict[str, Any]:
+        model = service.require_model(body.model)
+        token_ids = await service.in_thread(lambda: _token_ids(body, model))
+        strings = [model.text.tokenizer.text_of(token_id) for token_id in token_ids]
+        return {
+            "count": len(token_ids),
+            "max_model_len": model.context_tokens,
+            "tokens": token_ids,
+            "token_strs": strings if body.return_token_strs else None,
+        }
+
+    @router.post("/detokenize", summary="Token ids to text, control tokens included")
+    async def detokenize(body: DetokenizeBody) -> dict[str, Any]:
+        model = service.require_model(body.model)
+        check_token_ids(body.tokens, model, "tokens")
+        tokenizer = model.text.tokenizer
+        return {"prompt": await service.in_thread(lambda: tokenizer.decode(body.tokens, skip_special_tokens=False))}
+
+    return router
+
+
+def _token_ids(body: TokenizeBody, model: ServedModel) -> list[int]:
+    if (body.prompt is None) == (body.messages is None):
+        raise InvalidRequestError("give exactly one of prompt and messages", param="prompt")
+    if body.prompt is not None:
+        return model.text.tokenizer.encode(body.prompt, add_special_tokens=body.add_special_tokens is not False)
+    return chat_prompt(body, model)
