@@ -3,6 +3,9 @@
 Touvron et al. 2023, arXiv:2302.13971: pre-norm blocks, rotary embedding, grouped-query attention, SwiGLU.
 """
 
+from collections.abc import Iterable
+from typing import cast
+
 import torch
 from torch import nn
 
@@ -57,7 +60,7 @@ class LlamaForCausalLM(nn.Module):
     def slots(self) -> dict[str, torch.Tensor]:
         """Where each weight of the checkpoint goes: views into the parameters by Hugging Face's name."""
         slots = {"model.embed_tokens.weight": self.embed_tokens.data, "model.norm.weight": self.norm.data}
-        for index, layer in enumerate(self.layers):
+        for index, layer in enumerate(cast(Iterable[LlamaLayer], self.layers)):
             slots |= layer.slots(f"model.layers.{index}")
         if self.lm_head is not None:
             slots |= self.lm_head.slots("lm_head")
