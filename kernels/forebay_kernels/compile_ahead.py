@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from forebay_kernels.machine_code import Resources, resources_of
+from forebay_kernels.shapes import MODEL_SHAPES
 
 if TYPE_CHECKING:
     from forebay_kernels.gpu.launch import Launch
@@ -51,12 +52,6 @@ TARGETS = {
 }
 """A100; L4, L40S; H100, H200; B200; MI300X."""
 
-HIDDEN_SIZES = (576, 4096, 8192)
-"""SmolLM2-135M, Llama-3-8B, Llama-3-70B."""
-INTERMEDIATE_SIZES = (1536, 14336, 28672)
-"""The same three."""
-ATTENTION_SHAPES = ((9, 3, 64), (32, 8, 128), (64, 8, 128))
-"""(num_heads, num_kv_heads, head_dim) of the same three."""
 _NUM_TOKENS = 16
 _MAX_POSITION = 8192
 
@@ -97,21 +92,22 @@ def production_launches(dtype: torch.dtype = torch.bfloat16) -> Iterator[tuple[s
     def tensor(*shape: int, dtype: torch.dtype = dtype) -> torch.Tensor:
         return torch.empty(shape, dtype=dtype, device="meta")
 
-    for hidden_size in HIDDEN_SIZES:
-        rows, weight = tensor(_NUM_TOKENS, hidden_size), tensor(hidden_size)
-        yield "rms_norm", f"hidden {hidden_size}", rms_norm_launch(rows, rows, weight, 1e-5)
-        yield "add_rms_norm", f"hidden {hidden_size}", add_rms_norm_launch(rows, rows, rows, rows, weight, 1e-5)
-    for num_heads, num_kv_heads, head_dim in ATTENTION_SHAPES:
-        # Query and key as slices of one fused projection, as the model hands them over.
-        fused = tensor(_NUM_TOKENS, num_heads + 2 * num_kv_heads, head_dim)
-        query, key = fused[:, :num_heads], fused[:, num_heads : num_heads + num_kv_heads]
+    for shape in MODEL_SHAPES:
+        rows, weight = tensor(_NUM_TOKENS, shape.hidden_size), tensor(shape.hidden_size)
+        hidden = f"hidden {shape.hidden_size}"
+        yield "rms_norm", hidden, rms_norm_launch(rows, rows, weight, 1e-5)
+        yield "add_rms_norm", hidden, add_rms_norm_launch(rows, rows, rows, rows, weight, 1e-5)
+
+        # Query and key as slices of one fused projection, as a model may hand them over.
+        fused = tensor(_NUM_TOKENS, shape.num_heads + 2 * shape.num_kv_heads, shape.head_dim)
+        query, key = fused[:, : shape.num_heads], fused[:, shape.num_heads : shape.num_heads + shape.num_kv_heads]
         positions = tensor(_NUM_TOKENS, dtype=torch.int64)
-        cos_sin_cache = tensor(_MAX_POSITION, head_dim, dtype=torch.float32)
-        launch = rotary_launch(query, key, query, key, positions, cos_sin_cache)
-        yield "rotary", f"heads {num_heads}+{num_kv_heads} of {head_dim}", launch
-    for intermediate_size in INTERMEDIATE_SIZES:
-        launch = silu_and_mul_launch(tensor(_NUM_TOKENS, intermediate_size), tensor(_NUM_TOKENS, 2 * intermediate_size))
-        yield "silu_and_mul", f"intermediate {intermediate_size}", launch
+        cos_sin_cache = tensor(_MAX_POSITION, shape.head_dim, dtype=torch.float32)
+        heads = f"heads {shape.num_heads}+{shape.num_kv_heads} of {shape.head_dim}"
+        yield "rotary", heads, rotary_launch(query, key, query, key, positions, cos_sin_cache)
+
+        activated, gate_up = (tensor(_NUM_TOKENS, times * shape.intermediate_size) for times in (1, 2))
+        yield "silu_and_mul", f"intermediate {shape.intermediate_size}", silu_and_mul_launch(activated, gate_up)
 
 
 def compile_launch(launch: "Launch", target: Target) -> tuple[bytes, Resources]:

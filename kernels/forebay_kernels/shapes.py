@@ -1,0 +1,23 @@
+"""Sizes of the models that the kernels are compiled for and measured at."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class ModelShape:
+    """The sizes of one Llama-type model that the kernels depend on."""
+
+    name: str
+    hidden_size: int
+    intermediate_size: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+
+
+MODEL_SHAPES = (
+    ModelShape("smollm2-135m", 576, 1536, 9, 3, 64),
+    ModelShape("llama-3-8b", 4096, 14336, 32, 8, 128),
+    ModelShape("llama-3-70b", 8192, 28672, 64, 8, 128),
+)
+"""From each model's published config.json."""
