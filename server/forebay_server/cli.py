@@ -1,0 +1,97 @@
+"""`forebay serve`: bind both ports at once, start the children, run the API. Torch is only in the engine process."""
+
+import asyncio
+import logging
+import signal
+import socket
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
+from types import FrameType
+from typing import NoReturn
+
+from forebay_server.arguments import bad_configuration, parse_args, read_plan
+from forebay_server.children import ENGINE_MODULE, EngineChild, OpsChild
+from forebay_server.config import ServerConfig
+from forebay_server.errors import ExitCode, StartupError
+from forebay_server.ops.shared_state import SharedState
+from forebay_server.termination import report_failure
+
+_LISTEN_BACKLOG = 2048
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run `forebay serve` and return its exit code."""
+    try:
+        return serve(parse_args(argv))
+    except StartupError as error:
+        report_failure(error)
+        return error.exit_code
+
+
+def serve(config: ServerConfig, engine_module: str = ENGINE_MODULE) -> int:
+    """Serve until the end.
+
+    Args:
+        config: what to serve.
+        engine_module: the engine process's module; tests have a stand-in without torch.
+
+    Returns:
+        The exit code of an orderly end.
+
+    Raises:
+        StartupError: the server could not start, or lost its engine.
+    """
+    _log_to_stderr(config.log_level)
+    plan = None if config.plan_file is None else read_plan(config.plan_file)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _stop_early)
+    with ExitStack() as cleanup:
+        ops_listener = cleanup.enter_context(_bind("--ops-port", config.host, config.ops_port))
+        listener = cleanup.enter_context(_bind("--port", config.host, config.port))
+        state = SharedState.create()
+        ops = OpsChild(config, state, ops_listener, plan)
+        cleanup.callback(ops.kill)
+        return _serve_model(config, engine_module, state, listener, ops)
+
+
+def _serve_model(
+    config: ServerConfig, engine_module: str, state: SharedState, listener: socket.socket, ops: OpsChild
+) -> int:
+    from forebay_server.text.model_text import locate_model  # after the ops port answers: it takes a moment to import
+
+    model_path = locate_model(config.engine.model)
+    engine = EngineChild(config, state, engine_module)
+    try:
+        from forebay_server.supervisor import Parts, Supervisor
+
+        parts = Parts(config=config, state=state, model_path=model_path, listener=listener, ops=ops, engine=engine)
+
+        async def run() -> int:
+            return await Supervisor(parts).run()
+
+        return asyncio.run(run())
+    finally:
+        engine.kill()
+
+
+def _bind(flag: str, host: str, port: int) -> socket.socket:
+    """A listening socket, so that nobody is refused from the first moment on."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=_LISTEN_BACKLOG)
+    except OSError as error:
+        raise bad_configuration(f"cannot listen on --host {host} {flag} {port}: {error.strerror}") from error
+
+
+def _log_to_stderr(level: str) -> None:
+    logging.basicConfig(
+        level=level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    for name in ("uvicorn", "asyncio"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+
+
+def _stop_early(number: int, _: FrameType | None) -> NoReturn:
+    """End at once: nothing runs until the event loop has its own handlers (and PID 1 would ignore the signal)."""
+    sys.exit(ExitCode.DRAINED if number == signal.SIGTERM else 128 + number)

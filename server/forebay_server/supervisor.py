@@ -1,0 +1,211 @@
+"""The API process's life: serve while the engine loads, hand out the model, drain on SIGTERM, end with an exit code."""
+
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+import time
+from collections.abc import Coroutine, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+
+from forebay_server.api.app import build_app
+from forebay_server.api.engine_client import EngineClient
+from forebay_server.api.service import ServedModel, Service
+from forebay_server.children import EngineChild, OpsChild, engine_failure
+from forebay_server.config import ServerConfig
+from forebay_server.errors import ExitCode, StartupError, UnavailableError
+from forebay_server.messages import EngineReady
+from forebay_server.ops.probes import liveness
+from forebay_server.ops.shared_state import SharedState
+from forebay_server.text.model_text import load_model_text
+
+_MONITOR_SECONDS = 0.1
+_FLUSH_SECONDS = 2.0
+"""Answers and error messages have so long to reach their clients at the end."""
+_ENGINE_END_SECONDS = 5.0
+"""An engine that said it ends, or was told to, has so long."""
+_LISTEN_BACKLOG = 2048
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What was made before the event loop."""
+
+    config: ServerConfig
+    state: SharedState
+    model_path: Path
+    listener: socket.socket
+    """Bound socket of the API."""
+    ops: OpsChild
+    engine: EngineChild
+
+
+class _Server(uvicorn.Server):
+    """Uvicorn without its signal handlers: they close the listener, and new clients would be refused, not told."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+class Supervisor:
+    """Runs one server until it ends.
+
+    Args:
+        parts: what it runs.
+    """
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._config = parts.config
+        self._state = parts.state
+        self._client = EngineClient(parts.engine.request_address, parts.engine.output_address, parts.state)
+        self._service = Service(parts.config, parts.state, self._client)
+        self._server = _Server(
+            uvicorn.Config(
+                build_app(self._service),
+                log_config=None,
+                access_log=False,
+                lifespan="off",
+                server_header=False,
+                backlog=_LISTEN_BACKLOG,
+                timeout_graceful_shutdown=int(_FLUSH_SECONDS),
+            )
+        )
+        self._end: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._watch_from = 0.0
+
+    async def run(self) -> int:
+        """Serve to the end.
+
+        Returns:
+            The exit code after a drain, or 128 + signal when stopped at once.
+
+        Raises:
+            StartupError: the engine or the model failed, at the start or later.
+        """
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._on_signal, number)
+        serving = asyncio.create_task(self._server.serve(sockets=[self._parts.listener]))
+        for work in (self._client.receive_forever(), self._load(), self._monitor()):
+            self._start(work)
+        try:
+            return await self._end
+        finally:
+            self._server.should_exit = True
+            await asyncio.wait({serving}, timeout=_FLUSH_SECONDS + 1)
+            for task in (serving, *self._tasks):
+                task.cancel()
+            await asyncio.gather(serving, *self._tasks, return_exceptions=True)
+            self._service.close()
+            self._client.close()
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run a task whose failure ends the server."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._on_task_end)
+
+    def _on_task_end(self, task: asyncio.Task[Any]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None and not self._end.done():
+            self._end.set_exception(error)
+
+    async def _load(self) -> None:
+        """Read tokenizer and template while the engine loads, then open the doors."""
+        text = await self._service.in_thread(lambda: load_model_text(self._parts.model_path))
+        ready = await self._client.ready
+        self._publish(ready)
+        self._service.model = ServedModel(text, ready)
+        self._state.put("is_ready", 1)
+        seconds = time.monotonic() - self._state.get("api_started")
+        host, port = self._parts.listener.getsockname()[:2]
+        _logger.info(
+            "ready after %.1f s on http://%s:%d/v1: model %s, context %d tokens, KV cache %d tokens",
+            *(seconds, host, port, self._service.model_name, ready.max_model_len, ready.kv_cache_tokens),
+        )
+
+    def _publish(self, ready: EngineReady) -> None:
+        for name in ("weight_bytes", "kv_cache_tokens", "kv_bytes_per_token", "max_model_len", "block_size"):
+            self._state.put(name, getattr(ready, name))
+        self._state.put("num_blocks", ready.num_blocks)
+
+    async def _monitor(self) -> None:
+        """Say that the API lives; end the server when its engine has ended or hangs."""
+        last_beat = time.monotonic()
+        next_sample = 0.0
+        while True:
+            now = time.monotonic()
+            self._state.put("api_heartbeat", now)
+            if now - last_beat > 5.0:  # the whole machine stood still, not the engine alone: give it time
+                self._watch_from = now + self._config.hang_timeout_seconds
+            last_beat = now
+            self._parts.ops.ensure_running()
+            if self._client.failed.done() or self._parts.engine.exit_code() is not None:
+                await self._on_engine_end()
+            if now >= self._watch_from:
+                verdict = liveness(self._state.snapshot(), now, self._service.limits)
+                if not verdict.ok:
+                    await self._fail(StartupError(ExitCode.ENGINE_HUNG, verdict.reason, verdict.message))
+            if now >= next_sample:
+                self._service.token_rate.sample()
+                next_sample = now + 1.0
+            await asyncio.sleep(_MONITOR_SECONDS)
+
+    async def _on_engine_end(self) -> None:
+        """Tell the engine's own reason if it gave one (the message may come after the exit is seen)."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(asyncio.shield(self._client.failed), 0.5)
+        failed = self._client.failed.result() if self._client.failed.done() else None
+        deadline = time.monotonic() + _ENGINE_END_SECONDS
+        while self._parts.engine.exit_code() is None and time.monotonic() < deadline:
+            await asyncio.sleep(_MONITOR_SECONDS)
+        await self._fail(engine_failure(self._parts.engine.exit_code(), failed))
+
+    async def _fail(self, error: StartupError) -> None:
+        """Every waiting client gets an error; then the server ends with this one."""
+        self._state.put("is_ready", 0)
+        self._service.model = None
+        self._client.fail_all(UnavailableError(f"the engine has ended: {error.message}", code="engine_lost"))
+        await self._until_idle(_FLUSH_SECONDS)
+        raise error
+
+    def _on_signal(self, number: signal.Signals) -> None:
+        if self._end.done():
+            return
+        if self._state.get("is_draining"):
+            _logger.warning("%s again: stopping now", number.name)
+            self._server.force_exit = True
+            self._end.set_result(128 + number)
+        elif self._service.model is None:
+            _logger.info("%s while loading: stopping", number.name)
+            self._end.set_result(ExitCode.DRAINED)
+        else:
+            self._state.put("is_draining", 1)
+            self._start(self._drain(number))
+
+    async def _drain(self, number: signal.Signals) -> None:
+        count, limit = self._service.admission.num_in_flight, self._config.drain_timeout_seconds
+        _logger.info(
+            "%s: draining; %d requests have %g s to finish (a second signal stops at once)", number.name, count, limit
+        )
+        if not await self._until_idle(limit):
+            _logger.warning("drain timeout: %d requests are cut off", self._service.admission.num_in_flight)
+            self._client.fail_all(UnavailableError("the server ended before the answer did", code="drain_timeout"))
+            await self._until_idle(_FLUSH_SECONDS)
+        self._client.shut_down_engine()
+        if not self._end.done():
+            self._end.set_result(ExitCode.DRAINED)
+
+    async def _until_idle(self, timeout_seconds: float) -> bool:
+        deadline = time.monotonic() + timeout_seconds
+        while self._service.admission.num_in_flight and time.monotonic() < deadline:
+            await asyncio.sleep(_MONITOR_SECONDS / 2)
+        return not self._service.admission.num_in_flight
