@@ -1,6 +1,7 @@
 """A path to ModelFacts: finds out what lies there and reads its metadata."""
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -66,28 +67,52 @@ def read_config_facts(path: Path) -> ModelFacts:
         FactsError: as `inspect_model`.
         OSError: a file cannot be opened.
     """
-    config = ConfigReader(_read_object(path), str(path))
+    data = _read_object(path)
     modelopt_path = path.parent / "hf_quant_config.json"
-    scheme = read_scheme(config, _read_object(modelopt_path) if modelopt_path.is_file() else None)
+    modelopt = _read_object(modelopt_path) if modelopt_path.is_file() else None
     tensors = read_folder(path.parent)
+    facts = facts_of_config(data, str(path), modelopt, tensors)
+    _check_complete(facts, path)
+    return facts
+
+
+def facts_of_config(
+    data: Mapping[str, Any],
+    source: str,
+    modelopt: Mapping[str, Any] | None = None,
+    tensors: Sequence[StoredTensor] = (),
+) -> ModelFacts:
+    """Facts from a parsed configuration.
+
+    Args:
+        data: as config.json has it.
+        source: file name for messages.
+        modelopt: as hf_quant_config.json has it, if there is one.
+        tensors: what the headers of the safetensors list, if there are any.
+
+    Raises:
+        FactsError: the architecture is not known, or a key is missing or wrong; names file and key.
+    """
+    config = ConfigReader(data, source)
+    scheme = read_scheme(config, modelopt)
     container: Literal["safetensors", "none"] = "safetensors" if tensors else "none"
     if scheme is None:
         checkpoint = Checkpoint(container=container, format=UNQUANTIZED[dtype(config)])
     else:
         checkpoint = scheme.checkpoint(container)
-    stored = 0 if scheme else sum(tensor.num_elements for tensor in tensors)
-    file_bytes = sum(tensor.num_bytes for tensor in tensors)
-    facts = model_facts(config, replace(checkpoint, file_bytes=file_bytes, stored_parameters=stored))
-    if scheme is not None:
-        return replace(facts, tensors=apply_scheme(facts.tensors, scheme))
-    _check_complete(facts, tensors, path)
-    return facts
+    checkpoint = replace(
+        checkpoint,
+        file_bytes=sum(tensor.num_bytes for tensor in tensors),
+        stored_parameters=0 if scheme else sum(tensor.num_elements for tensor in tensors),
+    )
+    facts = model_facts(config, checkpoint)
+    return facts if scheme is None else replace(facts, tensors=apply_scheme(facts.tensors, scheme))
 
 
-def _check_complete(facts: ModelFacts, tensors: list[StoredTensor], path: Path) -> None:
+def _check_complete(facts: ModelFacts, path: Path) -> None:
     """Files that hold less than the configuration describes are an unfinished download."""
     stored = facts.checkpoint.stored_parameters
-    if tensors and stored * 100 < facts.num_parameters * 99:
+    if stored and stored * 100 < facts.num_parameters * 99:
         raise corrupt(
             f"{path.parent}: its safetensors hold {stored} parameters, {path.name} describes {facts.num_parameters}"
         )
