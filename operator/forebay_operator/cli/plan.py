@@ -204,8 +204,8 @@ def _from_file(arguments: argparse.Namespace) -> Answer:
         known = known_model(uri)
         if known is None:
             raise UsageError(
-                f"{arguments.file}: spec.model.uri {uri}: what lies there is not known here; pass --model with the path "
-                "of the same model on this machine, or with the name of a well-known one"
+                f"{arguments.file}: spec.model.uri {uri}: what lies there is not known here; pass --model with the "
+                "path of the same model on this machine, or with the name of a well-known one"
             )
         facts = known
     request = manifest.request(facts)

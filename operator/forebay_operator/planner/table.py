@@ -1,11 +1,15 @@
 """Plans and refusals as text for people: a small aligned table that shows the sum, and what stands behind it."""
 
+import textwrap
 from collections.abc import Iterable, Sequence
 
 from forebay_operator.facts.model_facts import ModelFacts
 from forebay_operator.planner.request import PlanRequest
 from forebay_operator.planner.result import MemoryPlan, Plan, Refusal
 from forebay_operator.planner.wording import gpus, size
+
+WIDTH = 110
+"""Columns of the text; tables may be wider."""
 
 
 def plan_text(request: PlanRequest, plan: Plan) -> str:
@@ -31,7 +35,7 @@ def plan_text(request: PlanRequest, plan: Plan) -> str:
         _estimates(plan),
         "",
         "why",
-        *(f"  {line}" for line in plan.explanation),
+        _list(plan.explanation),
     ]
     if plan.rejected:
         parts += ["", "not chosen", _aligned([(entry.option, entry.reason) for entry in plan.rejected])]
@@ -42,12 +46,12 @@ def refusal_text(request: PlanRequest, refusal: Refusal) -> str:
     """A refusal: the numbers, and what would fit."""
     parts = [
         f"{_model(request.facts)} on {request.accelerator.name}: refused ({refusal.reason})",
-        f"  {refusal.message}",
+        _list([refusal.message]),
     ]
     if refusal.suggestions:
-        parts += ["", "any one of these changes would fit", *(f"  {line}" for line in refusal.suggestions)]
+        parts += ["", "any one of these changes would fit", _list(refusal.suggestions)]
     if refusal.explanation:
-        parts += ["", "closest", *(f"  {line}" for line in refusal.explanation)]
+        parts += ["", "closest", _list(refusal.explanation)]
     if refusal.rejected:
         parts += ["", "tried", _aligned([(entry.option, entry.reason) for entry in refusal.rejected])]
     return "\n".join(parts)
@@ -90,7 +94,11 @@ def comparison_text(facts: ModelFacts, answers: Sequence[tuple[str, Plan | Refus
     if refused:
         parts += ["", "refused", _aligned(refused)]
     if plans:
-        parts += ["", f"estimates: {plans[0][1].estimate.assumptions.rpartition(', ')[0]}; prices from the catalogue"]
+        parts += [
+            "",
+            "estimates",
+            _list([f"{plans[0][1].estimate.assumptions.rpartition(', ')[0]}; prices of the catalogue"]),
+        ]
     return "\n".join(parts)
 
 
@@ -138,9 +146,22 @@ def _dollars(cents: tuple[int, int]) -> str:
 
 
 def _aligned(rows: Sequence[tuple[str, str]]) -> str:
-    """Two columns, the first as wide as its longest entry."""
+    """Two columns, the first as wide as its longest entry; the second is wrapped."""
     width = max(len(name) for name, _ in rows)
-    return "\n".join(f"  {name:<{width}}  {text}" for name, text in rows)
+    return "\n".join(_wrapped(f"  {name:<{width}}  ", text) for name, text in rows)
+
+
+def _list(lines: Sequence[str]) -> str:
+    """Indented lines, wrapped."""
+    return "\n".join(_wrapped("  ", line, "    ") for line in lines)
+
+
+def _wrapped(start: str, text: str, indent: str | None = None) -> str:
+    """A line that begins with `start` and goes on, indented, below; words are never cut."""
+    below = " " * len(start) if indent is None else indent
+    return textwrap.fill(
+        text, WIDTH, initial_indent=start, subsequent_indent=below, break_long_words=False, break_on_hyphens=False
+    )
 
 
 def _columns(rows: Sequence[Sequence[str]]) -> str:
