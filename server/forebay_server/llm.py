@@ -63,7 +63,7 @@ class LLM:
 
     def generate(
         self,
-        prompts: Sequence[str] | Sequence[Sequence[int]],
+        prompts: Sequence[str | list[int]],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
     ) -> list[Generation]:
         """Answer prompts, all at once as far as the engine's limits go.
@@ -84,7 +84,7 @@ class LLM:
         generations: dict[str, Generation] = {}
         for prompt, sampling in zip(prompts, every, strict=True):
             request_id = f"offline-{next(self._request_numbers)}"
-            token_ids = self._token_ids(prompt)
+            token_ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
             generations[request_id] = Generation(token_ids, [])
             self.engine.add(
                 AddRequest(request_id=request_id, prompt_token_ids=token_ids, sampling=self._with_eos(sampling))
@@ -99,9 +99,6 @@ class LLM:
             if isinstance(prompt, str):
                 generation.text = self.tokenizer.decode(generation.token_ids)
         return list(generations.values())
-
-    def _token_ids(self, prompt: str | Sequence[int]) -> list[int]:
-        return self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
 
     def _with_eos(self, sampling: SamplingParams) -> SamplingParams:
         if sampling.eos_token_ids or sampling.ignore_eos:

@@ -1,0 +1,209 @@
+"""The scheduler, case by case, against a runner that computes nothing."""
+
+import pytest
+
+from forebay_server.engine.scheduler_output import SampledToken
+from forebay_server.sampling_params import SamplingParams
+from tests.test_server.engine.fake_engine import (
+    BLOCK_SIZE,
+    FakeRunner,
+    answer_of,
+    expected_answer,
+    make_request,
+    make_scheduler,
+    run_to_end,
+)
+
+
+def test_long_prompt_is_computed_in_chunks_of_the_budget() -> None:
+    scheduler, runner = make_scheduler(max_num_batched_tokens=16), FakeRunner(40)
+    scheduler.add(make_request("a", list(range(40)), max_tokens=2))
+    sizes = []
+    while scheduler.has_work:
+        step = scheduler.schedule()
+        sizes.append(step.num_tokens)
+        scheduler.commit(step.step_id, runner.run(step))
+    assert sizes == [16, 16, 8, 1]
+
+
+def test_running_long_prefill_leaves_a_token_to_each_decode() -> None:
+    scheduler, runner = make_scheduler(max_num_batched_tokens=16), FakeRunner(40)
+    scheduler.add(make_request("short", [1, 2], max_tokens=30, arrival_time=1))
+    step = scheduler.schedule()
+    scheduler.commit(step.step_id, runner.run(step))
+    scheduler.add(make_request("long", list(range(100)), max_tokens=1, arrival_time=0))  # older, so it comes first
+    for _ in range(5):
+        step = scheduler.schedule()
+        sizes = {request.request_id: len(request.token_ids) for request in step.requests}
+        assert sizes["short"] == 1
+        assert sizes["long"] == 15
+        scheduler.commit(step.step_id, runner.run(step))
+
+
+def test_last_token_of_a_cached_prompt_is_computed_again() -> None:
+    for length in (1, BLOCK_SIZE - 1, BLOCK_SIZE, BLOCK_SIZE + 1, 2 * BLOCK_SIZE, 5 * BLOCK_SIZE + 1):
+        scheduler, runner = make_scheduler(), FakeRunner(40)
+        prompt = list(range(length))
+        cold = make_request("cold", prompt, max_tokens=1)
+        scheduler.add(cold)
+        cold_outputs = run_to_end(scheduler, runner)["cold"]
+        scheduler.add(make_request("hot", prompt, max_tokens=1))
+        hot_outputs = run_to_end(scheduler, runner)["hot"]
+        assert answer_of(hot_outputs) == answer_of(cold_outputs)
+        assert cold_outputs[0].num_cached_tokens == 0
+        assert hot_outputs[0].num_cached_tokens == (length - 1) // BLOCK_SIZE * BLOCK_SIZE
+
+
+def test_salts_do_not_share_prefixes() -> None:
+    scheduler, runner = make_scheduler(), FakeRunner(40)
+    prompt = list(range(12))
+    cached = []
+    for index, salt in enumerate(("", "a", "b", "a")):
+        scheduler.add(make_request(str(index), prompt, max_tokens=1, cache_salt=salt))
+        cached.append(run_to_end(scheduler, runner)[str(index)][0].num_cached_tokens)
+    assert cached == [0, 0, 0, 8]
+
+
+def test_prompt_that_can_never_fit_ends_at_once_and_the_next_one_is_served() -> None:
+    scheduler, runner = make_scheduler(num_blocks=10, max_model_len=1000), FakeRunner(10)
+    scheduler.add(make_request("huge", [1] * (10 * BLOCK_SIZE + 1)))
+    scheduler.add(make_request("fits", [1] * (10 * BLOCK_SIZE)))
+    outputs = run_to_end(scheduler, runner)
+    assert outputs["huge"][0].finish_reason == "error"
+    assert "room for 40" in (outputs["huge"][0].error or "")
+    assert outputs["fits"][-1].finish_reason == "length"
+    assert answer_of(outputs["fits"]) == expected_answer([1] * 40, 1)
+
+
+def test_answer_that_outgrows_the_pool_ends_with_length() -> None:
+    scheduler, runner = make_scheduler(num_blocks=5, max_model_len=1000), FakeRunner(5)
+    scheduler.add(make_request("a", [1, 2, 3], max_tokens=500))
+    outputs = run_to_end(scheduler, runner)["a"]
+    assert outputs[-1].finish_reason == "length"
+    assert answer_of(outputs) == expected_answer([1, 2, 3], 5 * BLOCK_SIZE + 1 - 3)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "message"),
+    [
+        ([], "no tokens"),
+        ([1] * 200, "max_model_len 200"),
+        ([5, 1000], "outside the vocabulary"),
+        ([5, -1], "outside the vocabulary"),
+    ],
+)
+def test_impossible_prompt_ends_with_an_error_that_says_why(prompt: list[int], message: str) -> None:
+    scheduler = make_scheduler(num_blocks=100)
+    scheduler.add(make_request("a", prompt))
+    (output,) = run_to_end(scheduler, FakeRunner(100))["a"]
+    assert output.finish_reason == "error"
+    assert message in (output.error or "")
+
+
+def test_request_ends_at_max_model_len() -> None:
+    scheduler = make_scheduler(max_model_len=20)
+    scheduler.add(make_request("a", [3] * 19, max_tokens=100))
+    outputs = run_to_end(scheduler, FakeRunner(40))["a"]
+    assert answer_of(outputs) == expected_answer([3] * 19, 1)
+    assert outputs[-1].finish_reason == "length"
+
+
+def test_stop_and_end_tokens() -> None:
+    answer = expected_answer([1, 2, 3], 10)
+    for sampling, num_tokens, reason in (
+        (SamplingParams(max_tokens=10, temperature=0, eos_token_ids=(answer[3],)), 4, "stop"),
+        (SamplingParams(max_tokens=10, temperature=0, stop_token_ids=(answer[2],)), 3, "stop"),
+        (SamplingParams(max_tokens=10, temperature=0, eos_token_ids=(answer[3],), ignore_eos=True), 10, "length"),
+        (SamplingParams(max_tokens=4, temperature=0, eos_token_ids=(answer[3],)), 4, "stop"),
+    ):
+        scheduler = make_scheduler()
+        scheduler.add(make_request("a", [1, 2, 3], sampling=sampling))
+        outputs = run_to_end(scheduler, FakeRunner(40))["a"]
+        assert answer_of(outputs) == answer[:num_tokens]
+        assert outputs[-1].finish_reason == reason
+        assert outputs[-1].stop_token_id == (answer[num_tokens - 1] if reason == "stop" else None)
+
+
+def test_preempted_requests_answer_as_if_alone() -> None:
+    scheduler, runner = make_scheduler(num_blocks=12, max_num_batched_tokens=32), FakeRunner(12)
+    prompts = {str(index): [index] * 9 for index in range(6)}
+    for name, prompt in prompts.items():
+        scheduler.add(make_request(name, prompt, max_tokens=25))
+    outputs = run_to_end(scheduler, runner)
+    assert scheduler.take_counters().new_preemptions > 0
+    for name, prompt in prompts.items():
+        assert answer_of(outputs[name]) == expected_answer(prompt, 25)
+
+
+def test_more_important_request_is_admitted_first_and_preempted_last() -> None:
+    scheduler, runner = make_scheduler(num_blocks=10, max_num_seqs=1), FakeRunner(10)
+    scheduler.add(make_request("late", [1, 2], priority=5, arrival_time=0))
+    scheduler.add(make_request("soon", [1, 2], priority=-1, arrival_time=9))
+    scheduler.add(make_request("middle", [1, 2], priority=0, arrival_time=5))
+    assert [scheduler.queue_position(name) for name in ("soon", "middle", "late", "unknown")] == [0, 1, 2, None]
+    order = list(run_to_end(scheduler, runner))
+    assert order == ["soon", "middle", "late"]
+
+
+def test_abort_between_schedule_and_commit_frees_blocks_only_at_commit() -> None:
+    scheduler, runner = make_scheduler(), FakeRunner(40)
+    scheduler.add(make_request("a", list(range(10))))
+    step = scheduler.schedule()
+    scheduler.abort(["a", "never heard of"])
+    assert scheduler.pool.num_held == 3
+    (output,) = scheduler.commit(step.step_id, runner.run(step))
+    assert output.finish_reason == "abort"
+    assert output.token_ids == []
+    assert scheduler.pool.num_held == 0
+    assert not scheduler.has_work
+
+
+def test_abort_of_a_waiting_request() -> None:
+    scheduler, runner = make_scheduler(max_num_seqs=1), FakeRunner(40)
+    scheduler.add(make_request("a", [1], max_tokens=3))
+    scheduler.add(make_request("b", [1], max_tokens=3))
+    scheduler.abort(["b"])
+    outputs = run_to_end(scheduler, runner)
+    assert outputs["b"][-1].finish_reason == "abort"
+    assert answer_of(outputs["a"]) == expected_answer([1], 3)
+
+
+def test_error_of_one_row_ends_only_its_request() -> None:
+    scheduler, runner = make_scheduler(), FakeRunner(40)
+    scheduler.add(make_request("bad", [1, 2], max_tokens=3))
+    scheduler.add(make_request("good", [3, 4], max_tokens=3))
+    step = scheduler.schedule()
+    outputs = scheduler.commit(step.step_id, runner.run(step) | {"bad": SampledToken(error="no finite logits")})
+    assert {output.request_id: output.finish_reason for output in outputs} == {"bad": "error", "good": None}
+    assert answer_of(outputs[1:] + run_to_end(scheduler, runner)["good"]) == expected_answer([3, 4], 3)
+
+
+def test_request_waits_while_its_token_is_being_sampled() -> None:
+    scheduler, runner = make_scheduler(), FakeRunner(40)
+    scheduler.add(make_request("a", [1, 2]))
+    first = scheduler.schedule()
+    second = scheduler.schedule()
+    assert first.num_tokens == 2
+    assert second.num_tokens == 0
+    scheduler.commit(first.step_id, runner.run(first))
+    with pytest.raises(ValueError, match="not the oldest"):
+        scheduler.commit(first.step_id, {})
+    scheduler.commit(second.step_id, {})
+
+
+def test_id_that_is_in_use_is_refused() -> None:
+    scheduler = make_scheduler()
+    scheduler.add(make_request("a", [1]))
+    with pytest.raises(ValueError, match="in use"):
+        scheduler.add(make_request("a", [2]))
+
+
+def test_counters_count_each_request_once() -> None:
+    scheduler, runner = make_scheduler(num_blocks=12, max_num_batched_tokens=32), FakeRunner(12)
+    for index in range(6):
+        scheduler.add(make_request(str(index), [index] * 9, max_tokens=25))
+    run_to_end(scheduler, runner)
+    counters = scheduler.take_counters()
+    assert counters.new_prompt_tokens == counters.new_prefix_cache_queries == 6 * 9
+    assert counters.new_generation_tokens == 6 * 25
+    assert scheduler.take_counters().new_generation_tokens == 0
