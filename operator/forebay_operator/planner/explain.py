@@ -134,7 +134,7 @@ def _why_lost(request: PlanRequest, attempt: Attempt, chosen: Attempt | None) ->
     memory = attempt.memory
     if memory.headroom < 0:
         return (
-            f"needs {size(memory.used)} on each rank, has {size(memory.total)} (weights {size(memory.weights)}, "
+            f"needs {size(memory.used)} a rank, has {size(memory.total)} (weights {size(memory.weights)}, "
             f"KV cache {size(memory.kv_cache)})"
         )
     if not attempt.fits:
@@ -144,5 +144,9 @@ def _why_lost(request: PlanRequest, attempt: Attempt, chosen: Attempt | None) ->
     if chosen is None:
         return "fits"
     if attempt.option.formats == chosen.option.formats:
-        return f"fits, but takes {attempt.option.num_ranks} GPUs instead of {chosen.option.num_ranks}"
-    return f"fits on {attempt.option.num_ranks} GPUs, but is less precise than the chosen one"
+        return f"fits, but takes {attempt.option.num_ranks} accelerators instead of {chosen.option.num_ranks}"
+    return f"fits {_on(attempt.option.num_ranks)}, but is less precise than the chosen one"
+
+
+def _on(num_ranks: int) -> str:
+    return "on one" if num_ranks == 1 else f"on {num_ranks}"

@@ -46,15 +46,17 @@ def activation_bytes(
 
     Per token: residual stream, normed input and output of the part (3 x hidden), and the wider of attention (queries,
     keys and values, then rotated, then attended) and feed-forward (gate and up, then their product; with experts the
-    input is kept once per expert). The rotary table is counted here, too. On a CPU the attention gathers one layer of
-    the cache into one piece: up to twice the whole cache's layer for decodes, one sequence for a prefill.
+    input is kept once per expert). The rotary table is counted here, too. On a CPU the numbers are counted in float32
+    and the residual stream twice, because its operators convert and copy; and the attention gathers one layer of the
+    cache into one piece: up to twice the whole cache's layer for decodes, one sequence for a prefill.
     """
     heads = facts.num_heads // tensor
     kv_heads = max(1, facts.num_kv_heads // tensor)
     attention = facts.head_dim * (3 * heads + 3 * kv_heads)
     experts = max((group.active or 0 for group in facts.tensors if group.name == "experts.down_proj"), default=0)
     feed_forward = 3 * (facts.intermediate_size // tensor) + experts * facts.hidden_size
-    per_token = (3 * facts.hidden_size + max(attention, feed_forward)) * dtype_bytes
+    copies, number_bytes = (6, 4) if accelerator.device == "cpu" else (3, dtype_bytes)
+    per_token = (copies * facts.hidden_size + max(attention, feed_forward)) * number_bytes
     total = per_token * max_num_batched_tokens + max_model_len * facts.head_dim * 4
     if accelerator.device == "cpu":
         layers = sum(kind.layers for kind in facts.kv_layers)

@@ -1,6 +1,5 @@
 """Options: every pair of formats and every way to cut the model that a request allows, best first."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -257,13 +256,10 @@ def powers_of_two(limit: int) -> list[int]:
     return [1 << power for power in range(limit.bit_length()) if 1 << power <= limit]
 
 
-def options_of(facts: ModelFacts, formats: Formats, pairs: list[tuple[int, int]]) -> Iterator[Option | tuple[int, str]]:
-    """Options of one pair of formats, in the order of `pairs`; (tensor, problem) for a cut that is not possible."""
-    for tensor, pipeline in pairs:
-        problem = split_problem(facts, formats.scheme, tensor)
-        if problem is not None:
-            yield tensor, problem
-        else:
-            plain = NUMBER_BYTES[formats.dtype_format]
-            weights = weight_bytes_per_rank(facts, formats.scheme, plain, tensor, pipeline)
-            yield Option(formats, tensor, pipeline, weights)
+def option_of(facts: ModelFacts, formats: Formats, tensor: int, pipeline: int) -> Option | str:
+    """One option with its weights, or why the model cannot be cut so."""
+    problem = split_problem(facts, formats.scheme, tensor)
+    if problem is not None:
+        return problem
+    plain = NUMBER_BYTES[formats.dtype_format]
+    return Option(formats, tensor, pipeline, weight_bytes_per_rank(facts, formats.scheme, plain, tensor, pipeline))

@@ -7,7 +7,7 @@ from forebay_operator.planner.formats import DTYPES, UNQUANTIZED
 from forebay_operator.planner.kv_cache import kv_bytes_per_token
 from forebay_operator.planner.request import PlanRequest
 from forebay_operator.planner.result import Plan, Refusal
-from forebay_operator.planner.search import Search, search
+from forebay_operator.planner.search import Search, nearest, search
 from forebay_operator.planner.suggest import suggestions
 from forebay_operator.planner.wording import gpus, size
 
@@ -61,7 +61,7 @@ def _plan(request: PlanRequest, chosen: Attempt, found: Search) -> Plan:
 
 def _refusal(request: PlanRequest, found: Search) -> Refusal:
     """Nothing fits: the numbers of the attempt that came closest."""
-    best = max(found.attempts, key=lambda attempt: (attempt.memory.headroom, attempt.kv_tokens))
+    best = nearest(found.attempts)
     memory, option = best.memory, best.option
     too_small = memory.headroom >= 0
     if too_small and request.kv_budget.kind != "percent":

@@ -1,9 +1,11 @@
 """Search: try every option that a request allows; the first that fits, in order of preference, is chosen."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import groupby
 
 from forebay_operator.planner.attempt import Attempt, try_option
-from forebay_operator.planner.options import Impossible, Option, allowed_formats, cuts, options_of
+from forebay_operator.planner.options import Formats, Impossible, allowed_formats, cuts, option_of
 from forebay_operator.planner.request import PlanRequest
 from forebay_operator.planner.result import Rejected
 
@@ -37,19 +39,18 @@ def search(request: PlanRequest, *, stop_at_first: bool = False) -> Search:
     if result.impossible is not None:
         return result
     problems: dict[str, Rejected] = {}
-    for formats in pairs:
-        for option in options_of(request.facts, formats, ways):
-            if not isinstance(option, Option):
-                tensor, problem = option
-                problems.setdefault(problem, Rejected(f"TP {tensor}", problem))
-                continue
-            attempt = try_option(request, option)
-            if result.chosen is None and attempt.fits and _is_needed(attempt, result):
-                result.chosen = attempt
-                if stop_at_first:
-                    return result
-            else:
-                result.attempts.append(attempt)
+    for formats, way in _in_order(pairs, ways):
+        option = option_of(request.facts, formats, *way)
+        if isinstance(option, str):
+            problems.setdefault(option, Rejected(f"TP {way[0]}", option))
+            continue
+        attempt = try_option(request, option)
+        if result.chosen is None and attempt.fits:
+            result.chosen = attempt
+            if stop_at_first:
+                return result
+        else:
+            result.attempts.append(attempt)
     result.ruled_out.extend(problems.values())
     if result.chosen is None and not result.attempts:
         result.impossible = Impossible("TensorParallelism", "; ".join(problems))
@@ -61,9 +62,27 @@ def feasible(request: PlanRequest) -> Attempt | None:
     return search(request, stop_at_first=True).chosen
 
 
-def _is_needed(attempt: Attempt, result: Search) -> bool:
-    """Several nodes only when no option within one node fits."""
-    return attempt.option.pipeline == 1 or result.chosen is None
+def closest(request: PlanRequest) -> Attempt | None:
+    """The attempt that comes closest to fitting; None when none was possible at all."""
+    attempts = search(request).attempts
+    return nearest(attempts) if attempts else None
+
+
+def nearest(attempts: list[Attempt]) -> Attempt:
+    """The attempt with the least that is missing."""
+    return max(attempts, key=lambda attempt: (attempt.memory.headroom, attempt.kv_tokens))
+
+
+def _in_order(pairs: list[Formats], ways: list[tuple[int, int]]) -> Iterator[tuple[Formats, tuple[int, int]]]:
+    """Every combination: within the smallest number of stages the most precise formats first, then fewest ranks.
+
+    So another format is tried before a second node is taken.
+    """
+    for _, group in groupby(ways, key=lambda way: way[1]):
+        same_stages = list(group)
+        for formats in pairs:
+            for way in same_stages:
+                yield formats, way
 
 
 def _impossible(request: PlanRequest) -> Impossible | None:

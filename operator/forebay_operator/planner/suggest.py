@@ -7,14 +7,15 @@ from typing import Any
 from forebay_operator.catalogue.accelerators import accelerators
 from forebay_operator.planner.options import powers_of_two
 from forebay_operator.planner.request import KVBudget, PlanRequest
-from forebay_operator.planner.search import feasible
+from forebay_operator.planner.search import closest, feasible
 from forebay_operator.planner.wording import quantity, size
 
 MAX_GPUS = 8
 """Nodes with more are rare."""
+MEBI = 1 << 20
 MAX_MEMORY = 1 << 40
-MEMORY_STEP = 1 << 28
-MIN_MODEL_LEN = 256
+MEMORY_STEP = 256 * MEBI
+MODEL_LEN_STEP = 256
 BUDGET_FIELDS = {"sequences": "kvBudget.concurrentSequences", "tokens": "kvBudget.tokens", "bytes": "kvBudget.memory"}
 
 
@@ -29,9 +30,25 @@ class Suggestion:
 def suggestions(request: PlanRequest) -> list[Suggestion]:
     """Changes that fit, those that cost the least first: request, formats, cut, hardware."""
     found: list[Suggestion] = []
-    for changes in (_smaller, _other_formats, _other_cut, _more_memory, _other_accelerator):
+    for changes in (_one_sequence, _smaller, _other_formats, _other_cut, _more_memory, _other_accelerator):
         found.extend(changes(request))
     return found
+
+
+def _one_sequence(request: PlanRequest) -> Iterator[Suggestion]:
+    """A promise that is too small for one sequence, made just large enough."""
+    attempt = closest(request)
+    if attempt is None or attempt.memory.headroom < 0 or request.kv_budget.kind not in ("tokens", "bytes"):
+        return
+    shape = attempt.shape
+    if request.kv_budget.kind == "tokens":
+        amount, text = shape.sequence_tokens, str(shape.sequence_tokens)
+    else:
+        needed = shape.bytes_for(shape.sequence_tokens) * attempt.option.num_ranks
+        amount = -(-needed // MEBI) * MEBI
+        text = quantity(amount)
+    field = BUDGET_FIELDS[request.kv_budget.kind]
+    yield from _if_fits(request, f"{field}: {text}", kv_budget=KVBudget(request.kv_budget.kind, amount))
 
 
 def _smaller(request: PlanRequest) -> Iterator[Suggestion]:
@@ -39,13 +56,14 @@ def _smaller(request: PlanRequest) -> Iterator[Suggestion]:
     facts, budget = request.facts, request.kv_budget
     if request.model_len > facts.max_positions:
         yield from _if_fits(request, f"context.maxModelLen: {facts.max_positions}", max_model_len=facts.max_positions)
-    limit = min(request.model_len, facts.max_positions)
-    step = MIN_MODEL_LEN if limit > MIN_MODEL_LEN else request.block_size
-    best = _largest(limit - 1, step, lambda length: replace(request, max_model_len=length))
-    if best:
-        yield Suggestion(f"context.maxModelLen: {best}", replace(request, max_model_len=best))
+    limit = min(request.model_len, facts.max_positions) - 1
+    for step in (MODEL_LEN_STEP, request.block_size):
+        best = _largest(limit, step, lambda length: replace(request, max_model_len=length))
+        if best:
+            yield Suggestion(f"context.maxModelLen: {best}", replace(request, max_model_len=best))
+            break
     if budget.kind in BUDGET_FIELDS:
-        step = {"sequences": 1, "tokens": request.block_size, "bytes": 1 << 20}[budget.kind]
+        step = {"sequences": 1, "tokens": request.block_size, "bytes": MEBI}[budget.kind]
         best = _largest(
             budget.amount - 1, step, lambda amount: replace(request, kv_budget=KVBudget(budget.kind, amount))
         )

@@ -8,7 +8,7 @@ from forebay_operator.planner.request import PlanRequest
 from forebay_operator.planner.result import MemoryPlan, Plan, Refusal
 from forebay_operator.planner.wording import gpus, size
 
-WIDTH = 110
+WIDTH = 118
 """Columns of the text; tables may be wider."""
 
 
