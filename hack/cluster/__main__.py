@@ -43,7 +43,7 @@ def parser() -> argparse.ArgumentParser:
     commands.add_parser("up", help="start the cluster; the first time builds its programs (10 to 15 minutes)")
     down_parser = commands.add_parser("down", help="stop it and remove processes, mounts, interfaces and state")
     down_parser.add_argument("--purge", action="store_true", help="also delete this cluster's images and logs")
-    commands.add_parser("status", help="show each component; exit code 1 unless all work")
+    commands.add_parser("status", help="show each component; exit code 1 unless all run")
     logs_parser = commands.add_parser("logs", help="print the end of a component's log")
     logs_parser.add_argument("component", choices=NAMES)
     logs_parser.add_argument("--lines", type=int, default=100, metavar="N", help="how many (default 100)")
@@ -113,17 +113,17 @@ def _down(paths: Paths, purge: bool) -> int:
 
 
 def _status(paths: Paths) -> int:
-    all_work = True
+    all_run = True
     for name in NAMES:
         record = processes.find(paths.run, name)
-        all_work &= record is not None
+        all_run &= record is not None
         state = (
             "stopped" if record is None else f"running  pid {record.pid:<7} for {time.time() - record.started_at:.0f} s"
         )
         print(f"  {name:<24} {state}")
-    if not all_work:
+    if not all_run:
         print("Not everything runs; `python3 -m hack.cluster up` starts what is missing.")
-    return 0 if all_work else 1
+    return 0 if all_run else 1
 
 
 def _logs(log: Path, num_lines: int, follow: bool) -> int:

@@ -75,12 +75,13 @@ def install(packages: list[str], log: Path) -> None:
     if shutil.which("apt-get") is None:
         raise ClusterError(f"missing packages: {' '.join(packages)}; this is no Debian machine: install them by hand")
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    install_command = ["apt-get", "install", "--yes", "--no-install-recommends", *packages]
+    command = ["apt-get", "install", "--yes", "--no-install-recommends", "-o", "DPkg::Lock::Timeout=300", *packages]
     with log.open("wb") as output, _services_held_back():
-        for command in (["apt-get", "update"], install_command):
-            done = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
-            if done.returncode != 0:
-                raise ClusterError(f"`{' '.join(command)}` failed with exit code {done.returncode}; see {log}")
+        # An update that fails, for one mirror or for a lock, is no matter when the packages can be had all the same.
+        subprocess.run(["apt-get", "update"], env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+        done = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+    if done.returncode != 0:
+        raise ClusterError(f"`{' '.join(command)}` failed with exit code {done.returncode}; see {log}")
     systemctl = shutil.which("systemctl")
     for unit in (UNITS[package] for package in packages if package in UNITS):
         if systemctl is not None:

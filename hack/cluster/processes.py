@@ -4,7 +4,6 @@ import hashlib
 import json
 import os
 import signal
-import subprocess
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -15,7 +14,7 @@ from hack.cluster.health import Check
 from hack.cluster.packages import SEARCH_PATH
 
 # Puts itself into each group before it becomes the program, so that no child is born outside.
-_LAUNCHER = 'while [ "$1" != -- ]; do echo $$ > "$1" || exit 70; shift; done; shift; exec "$@"'
+_LAUNCHER = 'while [ "$1" != -- ]; do echo $$ > "$1" || exit 70; shift; done; shift; cd /; exec "$@"'
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,18 +97,15 @@ def start(component: Component, run_folder: Path, log: Path, enter: Sequence[str
     command = ["/bin/sh", "-c", _LAUNCHER, "sh", *map(str, groups), "--", *enter, *component.command]
     # A clean environment: a proxy setting of the user's would lead containerd and kubelet away from the node.
     environment = {"PATH": SEARCH_PATH, "HOME": "/root", "LANG": "C.UTF-8"}
-    with log.open("ab") as output:
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            cwd="/",
-            env=environment,
-            start_new_session=True,
-        )
-    ticks = _start_ticks(process.pid)
-    record = Record(process.pid, -1 if ticks is None else ticks, component.fingerprint(), time.time())
+    files = [
+        (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+        (os.POSIX_SPAWN_OPEN, 1, str(log), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644),
+        (os.POSIX_SPAWN_DUP2, 1, 2),
+    ]
+    # Not subprocess.Popen, which stands for a child that somebody will wait for: this one outlives us.
+    pid = os.posix_spawn(command[0], command, environment, file_actions=files, setsid=True)
+    ticks = _start_ticks(pid)
+    record = Record(pid, -1 if ticks is None else ticks, component.fingerprint(), time.time())
     (run_folder / f"{component.name}.json").write_text(json.dumps(asdict(record)), encoding="utf-8")
     return record
 

@@ -5,7 +5,7 @@ import subprocess
 from pathlib import Path
 
 from hack.cluster import addons, builds, cgroups, configs, image, netns, packages, pki, processes, provision
-from hack.cluster.components import components
+from hack.cluster.components import NAMES, components
 from hack.cluster.configs import Settings
 from hack.cluster.console import Console
 from hack.cluster.down import delete_containers, sweep
@@ -85,6 +85,8 @@ def up(paths: Paths, console: Console) -> bool:
 
 def _fresh_network(paths: Paths) -> Network:
     sweep(paths)
+    for name in NAMES:
+        (paths.logs / f"{name}.log").unlink(missing_ok=True)
     paths.run.mkdir(parents=True, mode=0o700)
     return netns.create(paths)
 
