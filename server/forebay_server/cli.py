@@ -18,6 +18,7 @@ from forebay_server.ops.shared_state import SharedState
 from forebay_server.termination import report_failure
 
 _LISTEN_BACKLOG = 2048
+_logger = logging.getLogger(__name__)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -52,6 +53,10 @@ def serve(config: ServerConfig, engine_module: str = ENGINE_MODULE) -> int:
         state = SharedState.create()
         ops = OpsChild(config, state, ops_listener, plan)
         cleanup.callback(ops.kill)
+        _logger.info(
+            "API on %s, probes and metrics on %s; loading %s",
+            *(_address(listener), _address(ops_listener), config.engine.model),
+        )
         return _serve_model(config, engine_module, state, listener, ops)
 
 
@@ -82,6 +87,11 @@ def _bind(flag: str, host: str, port: int) -> socket.socket:
         return socket.create_server((host, port), family=family, backlog=_LISTEN_BACKLOG)
     except OSError as error:
         raise bad_configuration(f"cannot listen on --host {host} {flag} {port}: {error.strerror}") from error
+
+
+def _address(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def _log_to_stderr(level: str) -> None:

@@ -126,10 +126,9 @@ class Supervisor:
         self._service.model = ServedModel(text, ready)
         self._state.put("is_ready", 1)
         seconds = time.monotonic() - self._state.get("api_started")
-        host, port = self._parts.listener.getsockname()[:2]
         _logger.info(
-            "ready after %.1f s on http://%s:%d/v1: model %s, context %d tokens, KV cache %d tokens",
-            *(seconds, host, port, self._service.model_name, ready.max_model_len, ready.kv_cache_tokens),
+            "ready after %.1f s: model %s, context %d tokens, KV cache %d tokens",
+            *(seconds, self._service.model_name, self._service.model.context_tokens, ready.kv_cache_tokens),
         )
 
     def _publish(self, ready: EngineReady) -> None:

@@ -51,11 +51,12 @@ async def _api_error(_: Request, error: Exception) -> Response:
 async def _validation_error(request: Request, error: Exception) -> Response:
     if not isinstance(error, RequestValidationError):
         raise error
-    first = error.errors()[0]
-    if first["type"] == "json_invalid":
-        return await _api_error(request, InvalidRequestError(f"the body is not valid JSON: {first['ctx']['error']}"))
-    param = field_path(first["loc"])
-    message = f"{param}: {first['msg']}" if param else f"the body is not right: {first['msg']}"
+    # Of a field that may be of several kinds, pydantic reports what is wrong with each; the most telling is deepest.
+    told = min(error.errors(), key=lambda entry: (entry["type"].endswith("_type"), -len(entry["loc"])))
+    if told["type"] == "json_invalid":
+        return await _api_error(request, InvalidRequestError(f"the body is not valid JSON: {told['ctx']['error']}"))
+    param = field_path(told["loc"])
+    message = f"{param}: {told['msg']}" if param else f"the body is not right: {told['msg']}"
     return await _api_error(request, InvalidRequestError(message, param=param or None))
 
 

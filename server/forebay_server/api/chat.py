@@ -12,6 +12,7 @@ from forebay_server.api.logprobs import chat_logprobs
 from forebay_server.api.openai_types import ChatBody
 from forebay_server.api.request_params import (
     check_text_length,
+    check_token_ids,
     refuse_what_is_missing,
     sampling_params,
     template_messages,
@@ -65,6 +66,7 @@ def chat_prompt(body: Any, model: ServedModel) -> list[int]:
 
 def _prepare(body: ChatBody, model: ServedModel, arrival_time: float) -> GenerationRequest:
     prompt = chat_prompt(body, model)
+    check_token_ids(prompt, model, "messages")
     if not prompt:
         raise InvalidRequestError("the prompt is empty", param="messages")
     asked_field = "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens"
@@ -75,6 +77,7 @@ def _prepare(body: ChatBody, model: ServedModel, arrival_time: float) -> Generat
         max_tokens=body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens,
         default_max_tokens=None,
         max_tokens_field=asked_field,
+        prompt_field="messages",
         logprobs=(body.top_logprobs or 0) if body.logprobs else None,
     )
     return GenerationRequest(

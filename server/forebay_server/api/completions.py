@@ -74,6 +74,7 @@ def _prepare(
             max_tokens=body.max_tokens,
             default_max_tokens=DEFAULT_MAX_TOKENS,
             max_tokens_field="max_tokens",
+            prompt_field="prompt",
             logprobs=body.logprobs,
         )
         for prompt in token_ids
@@ -92,8 +93,7 @@ def _token_ids(prompt: str | list[int], body: CompletionBody, model: ServedModel
     if isinstance(prompt, str):
         check_text_length(len(prompt), model, "prompt")
         prompt = model.text.tokenizer.encode(prompt, add_special_tokens=body.add_special_tokens is not False)
-    else:
-        check_token_ids(prompt, model, "prompt")
+    check_token_ids(prompt, model, "prompt")
     if not prompt:
         raise InvalidRequestError("the prompt is empty", param="prompt")
     return prompt

@@ -21,7 +21,9 @@ def health_router(service: Service) -> APIRouter:
     router = APIRouter()
 
     @router.get("/health", summary="200 when requests are answered")
+    @router.head("/health", include_in_schema=False)
     @router.get("/ping", include_in_schema=False)
+    @router.head("/ping", include_in_schema=False)
     async def health() -> JSONResponse:
         verdict = readiness(service.state.snapshot(), time.monotonic(), service.limits)
         return JSONResponse({"reason": verdict.reason, "message": verdict.message}, 200 if verdict.ok else 503)

@@ -4,6 +4,7 @@ import logging
 import re
 import secrets
 import time
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,32 @@ from forebay_server.errors import (
     error_body,
 )
 
+_MAX_DISCARDED_BYTES = 64 * 1024 * 1024
 _CLIENT_REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
 _logger = logging.getLogger("forebay.request")
+
+
+class _Body:
+    """The body of one request, read at most once."""
+
+    def __init__(self, receive: Receive) -> None:
+        self._receive = receive
+        self._more = True
+
+    async def parts(self) -> AsyncIterator[bytes]:
+        """What has not been read yet."""
+        while self._more:
+            message = await self._receive()
+            self._more = message["type"] == "http.request" and bool(message.get("more_body"))
+            yield message.get("body", b"")
+
+    async def discard(self) -> None:
+        """Read what is left: a client that still sends would see a reset connection and not the answer."""
+        size = 0
+        async for part in self.parts():
+            size += len(part)
+            if size > _MAX_DISCARDED_BYTES:
+                return
 
 
 class Gatekeeper:
@@ -59,12 +84,14 @@ class Gatekeeper:
                 MutableHeaders(scope=message)["X-Request-Id"] = request_id
             await send(message)
 
+        body = _Body(receive)
         try:
             self._check(scope, headers)
             if scope["method"] in ("POST", "PUT", "PATCH"):
-                receive = await self._with_body(headers, receive)
+                receive = await self._with_body(headers, body, receive)
             await self._app(scope, receive, send_with_id)
         except ApiError as error:
+            await body.discard()
             await send_error(error, send_with_id)
         finally:
             if scope["path"] not in ALWAYS_OPEN:
@@ -87,7 +114,7 @@ class Gatekeeper:
                 f"the content type is {content_type or 'missing'}; send JSON with Content-Type: application/json"
             )
 
-    async def _with_body(self, headers: Headers, receive: Receive) -> Receive:
+    async def _with_body(self, headers: Headers, body: _Body, receive: Receive) -> Receive:
         """Read the body, within the limit, and hand it on in one piece."""
         limit = self._service.config.max_request_bytes
         length = headers.get("content-length", "")
@@ -95,16 +122,11 @@ class Gatekeeper:
             raise BodyTooLargeError(f"the body has {int(length)} bytes; at most {limit} are taken")
         parts: list[bytes] = []
         size = 0
-        while True:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                break
-            parts.append(message.get("body", b""))
-            size += len(parts[-1])
+        async for part in body.parts():
+            parts.append(part)
+            size += len(part)
             if size > limit:
                 raise BodyTooLargeError(f"the body has more than {limit} bytes")
-            if not message.get("more_body"):
-                break
         pending: list[Message] = [{"type": "http.request", "body": b"".join(parts), "more_body": False}]
 
         async def replay() -> Message:

@@ -39,6 +39,7 @@ def sampling_params(
     max_tokens: int | None,
     default_max_tokens: int | None,
     max_tokens_field: str,
+    prompt_field: str,
     logprobs: int | None,
 ) -> SamplingParams:
     """How to sample for one prompt.
@@ -50,6 +51,7 @@ def sampling_params(
         max_tokens: as the client gave it.
         default_max_tokens: otherwise; None: as many as there is room for. Cut to the room.
         max_tokens_field: how the client calls it.
+        prompt_field: and the prompt.
         logprobs: alternatives at each position; None: no log-probabilities.
 
     Raises:
@@ -61,7 +63,7 @@ def sampling_params(
         raise InvalidRequestError(
             f"the context holds {model.context_tokens} tokens; the prompt has {num_prompt_tokens} and {wanted} "
             f"{'are' if wanted > 1 else 'is'} wanted for the answer, {num_prompt_tokens + wanted} together",
-            param=max_tokens_field if max_tokens is not None and room > 0 else "prompt",
+            param=max_tokens_field if max_tokens is not None and room > 0 else prompt_field,
             code="context_length_exceeded",
         )
     if max_tokens is None:
