@@ -1,7 +1,6 @@
 """The API process's end of the line to the engine: requests out, each output to the request that it belongs to."""
 
 import asyncio
-import contextlib
 import time
 from collections.abc import Sequence
 
@@ -9,7 +8,7 @@ import msgspec
 import zmq
 import zmq.asyncio
 
-from forebay_server.errors import ApiError, UnavailableError
+from forebay_server.errors import ApiError
 from forebay_server.messages import (
     AbortRequests,
     AddRequest,
@@ -39,7 +38,7 @@ class EngineClient:
     def __init__(self, request_address: str, output_address: str, state: SharedState) -> None:
         self._state = state
         self._context = zmq.asyncio.Context()
-        self._requests = zmq.Socket(self._context, zmq.PUSH)  # never blocks: no high-water mark, sent with NOBLOCK
+        self._requests = self._context.socket(zmq.PUSH)
         self._requests.set(zmq.SNDHWM, 0)
         self._requests.bind(request_address)
         self._outputs = self._context.socket(zmq.PULL)
@@ -93,8 +92,7 @@ class EngineClient:
         if known:
             self._publish_count()
             if self._gone is None:
-                with contextlib.suppress(UnavailableError):  # it just died, which is noticed elsewhere
-                    self._send(AbortRequests(known))
+                self._send(AbortRequests(known))
 
     def fail_all(self, error: ApiError) -> None:
         """The engine is gone, or time is up: everyone who waits is told, and so is everyone who comes."""
@@ -105,9 +103,8 @@ class EngineClient:
         self._publish_count()
 
     def shut_down_engine(self) -> None:
-        """Ask the engine to end, if it still listens."""
-        with contextlib.suppress(UnavailableError):
-            self._send(Shutdown())
+        """Ask the engine to end."""
+        self._send(Shutdown())
 
     def close(self) -> None:
         """Close the sockets; nothing unsent is waited for."""
@@ -131,7 +128,8 @@ class EngineClient:
         self._state.put("num_in_engine", count)
 
     def _send(self, message: ToEngine) -> None:
-        try:
-            self._requests.send(self._encoder.encode(message), zmq.NOBLOCK)
-        except zmq.Again:
-            raise UnavailableError("the engine does not listen", retry_after_seconds=5) from None
+        """Send now, or in order as soon as the engine listens (its first connection may take a moment).
+
+        There is no high-water mark and nobody waits for the result: an engine that is gone is noticed by its exit.
+        """
+        self._requests.send(self._encoder.encode(message))

@@ -90,7 +90,9 @@ def test_bad_requests_are_400_naming_the_field(server: ServerProcess, path: str,
     assert error["message"]
     assert len(error["message"]) < 500
     assert time.monotonic() - started < 5
-    assert server.api(COMPLETIONS, {"prompt": "ok"}).json["choices"][0]["text"] == "ok"
+    following = server.api(COMPLETIONS, {"prompt": "ok"})
+    assert following.status == 200, following.body
+    assert following.json["choices"][0]["text"] == "ok"
 
 
 def test_values_that_ask_for_nothing_are_accepted(server: ServerProcess) -> None:
