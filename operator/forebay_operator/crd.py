@@ -13,6 +13,7 @@ from forebay_operator.api.status import InferenceServiceStatus
 
 _NAME_RULE = {
     "rule": "self.metadata.name.size() <= 50 && self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",
+    "fieldPath": ".metadata.name",
     "message": "metadata.name must be at most 50 characters of a-z, 0-9 and '-', beginning with a letter and ending "
     "with a letter or digit: it also names a Service",
 }
@@ -107,7 +108,8 @@ def _crd(
     properties: dict[str, Any] = {
         "apiVersion": {"type": "string"},
         "kind": {"type": "string"},
-        "metadata": {"type": "object"},
+        # The bound is for the cost estimate of rules about the name; the rule itself has the better message.
+        "metadata": {"type": "object", "properties": {"name": {"type": "string", "maxLength": 253}}},
         "spec": structural_schema(spec),
     }
     if status is not None:

@@ -57,7 +57,7 @@ class ServerProcess:
         self._log_path = folder / f"server-{time.monotonic_ns()}.log"
         self._termination_path = folder / f"termination-{time.monotonic_ns()}"
         python_path = [str(ROOT / name) for name in ("", "server", "kernels")]
-        command = [sys.executable, *program, *arguments, "--host", "127.0.0.1", "--port", "0", "--ops-port", "0"]
+        command = [sys.executable, *program, "--host", "127.0.0.1", "--port", "0", "--ops-port", "0", *arguments]
         with self._log_path.open("w") as log:
             self.process = subprocess.Popen(
                 command,

@@ -6,8 +6,8 @@ from pydantic import Field, StringConstraints, model_validator
 
 from forebay_operator.api.common import ApiModel, Labels, Quantity, Toleration, rule
 
-NumberFormat = Literal["float32", "bf16", "fp16", "fp8", "int8", "int4", "fp4"]
-Formats = Annotated[tuple[NumberFormat, ...], Field(max_length=8)]
+NumberFormat = Literal["float32", "bf16", "fp16", "fp8", "int8", "int4", "fp4", "mxfp4", "nvfp4"]
+Formats = Annotated[tuple[NumberFormat, ...], Field(max_length=12)]
 PositiveInt64 = Annotated[int, Field(ge=1, le=2**62)]
 
 
@@ -37,9 +37,9 @@ class AcceleratorProfileSpec(ApiModel):
     """What a program can use, not what is marketed."""
     bandwidth_bytes_per_second: PositiveInt64
     """Of the accelerator's memory."""
-    peak_flops: Annotated[dict[NumberFormat, PositiveInt64], Field(min_length=1, max_length=8)]
+    peak_flops: Annotated[dict[NumberFormat, PositiveInt64], Field(min_length=1, max_length=12)]
     """Dense operations a second by number format."""
-    native: Annotated[tuple[NumberFormat, ...], Field(min_length=1, max_length=8)]
+    native: Annotated[tuple[NumberFormat, ...], Field(min_length=1, max_length=12)]
     """Formats that the hardware multiplies."""
     dequantized: Formats = ()
     """Formats that are only stored so, and converted to multiply."""

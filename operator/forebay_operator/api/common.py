@@ -39,13 +39,18 @@ class ApiModel(BaseModel):
 
 
 def rule(expression: str, message: str, **more: str) -> dict[str, Any]:
-    """The schema keyword for one CEL rule; `more` may name a `fieldPath` or a `messageExpression`."""
+    """The schema keyword for one CEL rule; `more` may name a `fieldPath`."""
     return {"x-kubernetes-validations": [{"rule": expression, "message": message, **more}]}
 
 
 def rules(*each: dict[str, Any]) -> dict[str, Any]:
     """Several results of `rule` as one schema keyword."""
     return {"x-kubernetes-validations": [item for one in each for item in one["x-kubernetes-validations"]]}
+
+
+def cel_text(text: str) -> str:
+    """A string literal of CEL."""
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
 def _number_as_text(value: object) -> object:
@@ -60,7 +65,18 @@ Quantity = Annotated[
 ]
 """A Kubernetes quantity above zero: `8Gi`, `500m`, `2`."""
 
-Duration = Annotated[str, StringConstraints(pattern=_DURATION_PATTERN, min_length=2, max_length=18)]
+Duration = Annotated[
+    str,
+    StringConstraints(pattern=_DURATION_PATTERN, min_length=2, max_length=18),
+    WithJsonSchema(
+        {
+            "type": "string",
+            "minLength": 2,
+            "maxLength": 18,
+            **rule(f"self.matches({cel_text(_DURATION_PATTERN)})", "must be a duration such as 90s, 5m or 1h30m"),
+        }
+    ),
+]
 """Hours, minutes and seconds: `5m`, `1h30m`, `90s`."""
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$", min_length=1, max_length=253)]

@@ -13,6 +13,7 @@ from forebay_operator.api.common import (
     Name,
     Quantity,
     Toleration,
+    cel_text,
     quantity_value,
     rule,
     rules,
@@ -55,13 +56,23 @@ TensorParallel = Annotated[
 
 _URI_PATTERN = r"^pvc://[a-z0-9]([-a-z0-9.]*[a-z0-9])?(/[A-Za-z0-9_][A-Za-z0-9._-]*)*$"
 
+_URI_MESSAGE = "model.uri must be pvc://CLAIM/PATH, a path on a volume claim in this namespace, for example pvc://models/llama.gguf"
+
+ModelUri = Annotated[
+    str,
+    StringConstraints(pattern=_URI_PATTERN, max_length=512),
+    WithJsonSchema(
+        {"type": "string", "maxLength": 512, **rule(f"self.matches({cel_text(_URI_PATTERN)})", _URI_MESSAGE)}
+    ),
+]
+
 Precision = Literal["float32", "bf16", "fp16", "fp8", "int8", "int4"]
 
 
 class Model(ApiModel):
     """Which model, from where."""
 
-    uri: Annotated[str, StringConstraints(pattern=_URI_PATTERN, max_length=512)]
+    uri: ModelUri
     """`pvc://CLAIM/PATH`: a GGUF file, or a folder with config.json and safetensors, on a volume claim in this
     namespace. The volume is mounted read-only."""
     revision: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=64)] | None = None
@@ -153,8 +164,7 @@ class Scaling(ApiModel):
         "json_schema_extra": rule(
             "self.minReplicas <= self.maxReplicas",
             "minReplicas must not be above maxReplicas",
-            messageExpression="'minReplicas ' + string(self.minReplicas) + ' must not be above maxReplicas ' + "
-            "string(self.maxReplicas)",
+            fieldPath=".minReplicas",
         )
     }
 

@@ -1,0 +1,1 @@
+"""Stand-ins that speak our own contracts, for tests."""
