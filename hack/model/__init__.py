@@ -1,0 +1,1 @@
+"""Put the demo's language model on a volume of the embedded cluster."""
