@@ -20,7 +20,10 @@ EXIT_REASONS = {
 REFERENCE_REASONS = frozenset({"MissingClaim", "MissingSecret", "ModelNotFound", "ModelNotAllowed", "CorruptModel"})
 """Reasons that something the spec refers to is not there or cannot be used."""
 
-_MISSING_CLAIM = re.compile(r'persistentvolumeclaim "([^"]+)" not found', re.IGNORECASE)
+_MISSING_CLAIM = re.compile(
+    r'persistentvolumeclaim "([^"]+)" not found|could not find v1.PersistentVolumeClaim "(?:[^"/]+/)?([^"]+)"',
+    re.IGNORECASE,
+)
 _MISSING_SECRET = re.compile(r'secret "([^"]+)" not found', re.IGNORECASE)
 _MISSING_KEY = re.compile(r"references non-existent secret key: (\S+)")
 _PULL_REASONS = frozenset({"ImagePullBackOff", "ErrImagePull", "ErrImageNeverPull", "InvalidImageName"})
@@ -37,7 +40,9 @@ class Failure:
 def missing_reference(message: str) -> Failure | None:
     """The claim or Secret that a scheduler's or kubelet's message says is not there."""
     if match := _MISSING_CLAIM.search(message):
-        return Failure("MissingClaim", f"PersistentVolumeClaim {match.group(1)} does not exist in this namespace")
+        return Failure(
+            "MissingClaim", f"PersistentVolumeClaim {match.group(1) or match.group(2)} does not exist in this namespace"
+        )
     if match := _MISSING_SECRET.search(message):
         return Failure("MissingSecret", f"Secret {match.group(1)} does not exist in this namespace")
     if match := _MISSING_KEY.search(message):

@@ -129,7 +129,9 @@ def _may_retry(observed: Observed, pod: Body) -> bool:
         return True
     view = next(view for view in observed.inspect_views if view.uid == pod["metadata"]["uid"])
     if view.ended is None:
-        return pod.get("status", {}).get("phase") == "Failed"  # it never ran: evicted, or refused by the node
+        never_ran = pod.get("status", {}).get("phase") == "Failed"  # evicted, or refused by the node
+        other_image = pod["spec"]["containers"][0]["image"] != observed.defaults.operator_image
+        return never_ran or (view.failure is not None and other_image)
     return bool(observed.now - view.ended >= _retry_delay(pod))
 
 

@@ -10,7 +10,7 @@ from forebay_operator import names
 from forebay_operator.api.inference_service import InferenceServiceSpec
 from forebay_operator.api.status import ModelStatus
 from forebay_operator.facts import FactsError, ModelFacts
-from forebay_operator.failures import Failure, terminated
+from forebay_operator.failures import REFERENCE_REASONS, Failure, terminated
 from forebay_operator.observed import Body, Observed
 from forebay_operator.planner import Refusal
 from forebay_operator.planner.errors import RequestError
@@ -41,6 +41,8 @@ class Resolution:
     profile: FoundProfile | None = None
     reference_problem: Failure | None = None
     model: ModelStatus | None = None
+    inspect_problem: Failure | None = None
+    """Why the model cannot be looked at, where nothing that the spec refers to is to blame."""
     plan_problem: Failure | None = None
     rendered: Rendered | None = None
 
@@ -136,6 +138,8 @@ def _without_facts(spec: InferenceServiceSpec, profile: FoundProfile, observed: 
             failure = Failure("UnsupportedModel", failure.message)
     if failure and failure.reason == "UnsupportedModel":
         return Resolution(spec=spec, profile=profile, plan_problem=failure)
+    if failure and failure.reason not in REFERENCE_REASONS:
+        return Resolution(spec=spec, profile=profile, inspect_problem=failure)
     return Resolution(spec=spec, profile=profile, reference_problem=failure)
 
 

@@ -112,6 +112,8 @@ def _ready(
         return Statement("Ready", "False", hard.reason, hard.message)
     if resolution.spec and resolution.spec.suspend:
         return Statement("Ready", "False", "Suspended", "spec.suspend is true")
+    if problem := resolution.inspect_problem:
+        return Statement("Ready", "False", problem.reason, f"reading the model's facts: {problem.message}")
     if resolution.rendered is None:
         return Statement("Ready", "False", "Inspecting", "reading the model's facts")
     if desired == 0:

@@ -6,7 +6,6 @@ import dataclasses
 import json
 import logging
 import os
-import signal
 import sys
 from collections.abc import Collection, Sequence
 from typing import Any
@@ -125,12 +124,8 @@ async def _operate(
     controller = Controller(kube, cache, queue, Observer(cache, kube, scraper, defaults))
     resync = Resync(kube, cache, queue, watched, settings.namespaces, settings.resync_seconds)
     await resync.once()  # before any work: with half a cache, services would look as if their pods were gone
-    stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
     endpoint = f"http://0.0.0.0:{settings.health_port}/healthz" if settings.health_port else None
     tasks: set[asyncio.Task[Any]] = {
-        asyncio.create_task(stop.wait(), name="stop"),
         asyncio.create_task(resync.for_ever(), name="resync"),
         asyncio.create_task(
             kopf.operator(
@@ -139,7 +134,6 @@ async def _operate(
                 clusterwide=not settings.namespaces,
                 standalone=True,
                 liveness_endpoint=endpoint,
-                stop_flag=stop,
             ),
             name="watches",
         ),
@@ -147,25 +141,19 @@ async def _operate(
     }
     where = ", ".join(settings.namespaces) or "all namespaces"
     logger.info("watching %s; engine image %s", where, settings.engine_image)
-    return await _until_one_ends(tasks, stop)
+    return await _until_one_ends(tasks)
 
 
-async def _until_one_ends(tasks: Collection[asyncio.Task[Any]], stop: asyncio.Event) -> int:
-    """No task ends by itself while all is well: when one does, the process ends, and Kubernetes restarts it."""
-    done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    asked = stop.is_set()
-    stop.set()
-    for task in tasks:
-        if task.get_name() != "watches":
-            task.cancel()
+async def _until_one_ends(tasks: Collection[asyncio.Task[Any]]) -> int:
+    """The watches end on SIGTERM, which kopf handles; when another task ends, the process does, to be restarted."""
+    done, running = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    for task in running:
+        task.cancel()
     await asyncio.wait(tasks, timeout=10)
-    if asked:
-        logger.info("stopped")
-        return 0
-    for task in done:
-        if not task.cancelled():
-            logger.error("%s ended: %r", task.get_name(), task.exception())
-    return EXIT_FAILED
+    broken = [task for task in done if task.get_name() != "watches" or task.exception() is not None]
+    for task in broken:
+        logger.error("%s ended: %r", task.get_name(), None if task.cancelled() else task.exception())
+    return EXIT_FAILED if broken else 0
 
 
 class _JsonFormatter(logging.Formatter):
