@@ -115,6 +115,8 @@ def test_stop_and_end_tokens() -> None:
         (SamplingParams(max_tokens=10, temperature=0, stop_token_ids=(answer[2],)), 3, "stop"),
         (SamplingParams(max_tokens=10, temperature=0, eos_token_ids=(answer[3],), ignore_eos=True), 10, "length"),
         (SamplingParams(max_tokens=4, temperature=0, eos_token_ids=(answer[3],)), 4, "stop"),
+        (SamplingParams(max_tokens=10, temperature=0, eos_token_ids=(answer[3],), min_tokens=3), 4, "stop"),
+        (SamplingParams(max_tokens=10, temperature=0, eos_token_ids=(answer[3],), min_tokens=4), 10, "length"),
     ):
         scheduler = make_scheduler()
         scheduler.add(make_request("a", [1, 2, 3], sampling=sampling))
@@ -133,6 +135,30 @@ def test_preempted_requests_answer_as_if_alone() -> None:
     assert scheduler.take_counters().new_preemptions > 0
     for name, prompt in prompts.items():
         assert answer_of(outputs[name]) == expected_answer(prompt, 25)
+
+
+def test_request_is_not_admitted_into_blocks_that_its_own_prefix_needs() -> None:
+    scheduler, runner = make_scheduler(num_blocks=10, max_num_batched_tokens=64), FakeRunner(10)
+    scheduler.add(make_request("first", list(range(20)), max_tokens=1))
+    run_to_end(scheduler, runner)  # its 5 blocks stay cached
+    scheduler.add(make_request("beside", [900] * 17, max_tokens=3))
+    scheduler.add(make_request("after", list(range(28)), max_tokens=1, arrival_time=1))
+    step = scheduler.schedule()
+    assert [request.request_id for request in step.requests] == ["beside"]
+    scheduler.commit(step.step_id, runner.run(step))
+    outputs = run_to_end(scheduler, runner)
+    assert scheduler.take_counters().new_preemptions == 0
+    assert answer_of(outputs["after"]) == expected_answer(list(range(28)), 1)
+
+
+def test_blocks_computed_again_after_preemption_are_found_by_others() -> None:
+    scheduler, runner = make_scheduler(num_blocks=8, max_num_batched_tokens=32), FakeRunner(8)
+    scheduler.add(make_request("old", [1] * 8, max_tokens=24))
+    scheduler.add(make_request("young", [2] * 8, max_tokens=12, arrival_time=1))
+    run_to_end(scheduler, runner)
+    assert scheduler.take_counters().new_preemptions > 0
+    scheduler.add(make_request("same", [2] * 9, max_tokens=1))
+    assert run_to_end(scheduler, runner)["same"][0].num_cached_tokens == 8
 
 
 def test_more_important_request_is_admitted_first_and_preempted_last() -> None:
