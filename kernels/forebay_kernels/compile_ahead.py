@@ -9,14 +9,16 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from forebay_kernels.dispatch import KERNELS
 from forebay_kernels.machine_code import Resources, resources_of
-from forebay_kernels.shapes import MODEL_SHAPES
+from forebay_kernels.production import production_launches
+from forebay_kernels.targets import TARGETS, Target
 
 if TYPE_CHECKING:
     from forebay_kernels.gpu.launch import Launch
@@ -27,33 +29,6 @@ _EXAMPLES = """examples:
   python -m forebay_kernels.compile_ahead --json > kernels.json
 
 exit status: 0 when every kernel compiles within its target's limits, 1 when one does not, 2 for a bad command line."""
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """A GPU to compile for."""
-
-    backend: str
-    """Triton's name of the compiler: cuda or hip."""
-    arch: int | str
-    """Compute capability times ten, or AMD's gfx name."""
-    warp_size: int
-    max_shared_bytes: int
-    """Shared memory that one block may have. CUDA C++ programming guide, table of technical specifications per
-    compute capability; AMD CDNA 3 instruction set guide, local data share."""
-
-
-TARGETS = {
-    "sm_80": Target("cuda", 80, 32, 163 * 1024),
-    "sm_89": Target("cuda", 89, 32, 99 * 1024),
-    "sm_90": Target("cuda", 90, 32, 227 * 1024),
-    "sm_100": Target("cuda", 100, 32, 227 * 1024),
-    "gfx942": Target("hip", "gfx942", 64, 64 * 1024),
-}
-"""A100; L4, L40S; H100, H200; B200; MI300X."""
-
-_NUM_TOKENS = 16
-_MAX_POSITION = 8192
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,33 +56,6 @@ class Row:
         if self.shared_bytes > self.max_shared_bytes:
             return f"needs {self.shared_bytes} bytes of shared memory, the target has {self.max_shared_bytes}"
         return None
-
-
-def production_launches(dtype: torch.dtype = torch.bfloat16) -> Iterator[tuple[str, str, "Launch"]]:
-    """Yield (kernel, configuration, launch) for every kernel at every production size, on tensors without memory."""
-    from forebay_kernels.gpu.rms_norm import add_rms_norm_launch, rms_norm_launch
-    from forebay_kernels.gpu.rotary import rotary_launch
-    from forebay_kernels.gpu.silu_and_mul import silu_and_mul_launch
-
-    def tensor(*shape: int, dtype: torch.dtype = dtype) -> torch.Tensor:
-        return torch.empty(shape, dtype=dtype, device="meta")
-
-    for shape in MODEL_SHAPES:
-        rows, weight = tensor(_NUM_TOKENS, shape.hidden_size), tensor(shape.hidden_size)
-        hidden = f"hidden {shape.hidden_size}"
-        yield "rms_norm", hidden, rms_norm_launch(rows, rows, weight, 1e-5)
-        yield "add_rms_norm", hidden, add_rms_norm_launch(rows, rows, rows, rows, weight, 1e-5)
-
-        # Query and key as slices of one fused projection, as a model may hand them over.
-        fused = tensor(_NUM_TOKENS, shape.num_heads + 2 * shape.num_kv_heads, shape.head_dim)
-        query, key = fused[:, : shape.num_heads], fused[:, shape.num_heads : shape.num_heads + shape.num_kv_heads]
-        positions = tensor(_NUM_TOKENS, dtype=torch.int64)
-        cos_sin_cache = tensor(_MAX_POSITION, shape.head_dim, dtype=torch.float32)
-        heads = f"heads {shape.num_heads}+{shape.num_kv_heads} of {shape.head_dim}"
-        yield "rotary", heads, rotary_launch(query, key, query, key, positions, cos_sin_cache)
-
-        activated, gate_up = (tensor(_NUM_TOKENS, times * shape.intermediate_size) for times in (1, 2))
-        yield "silu_and_mul", f"intermediate {shape.intermediate_size}", silu_and_mul_launch(activated, gate_up)
 
 
 def compile_launch(launch: "Launch", target: Target) -> tuple[bytes, Resources]:
@@ -166,8 +114,12 @@ def _type_of(value: torch.Tensor | int | float) -> str:
             torch.float32: "fp32",
             torch.float16: "fp16",
             torch.bfloat16: "bf16",
+            torch.float8_e4m3fn: "fp8e4nv",
             torch.int64: "i64",
             torch.int32: "i32",
+            torch.int8: "i8",
+            torch.uint8: "u8",
+            torch.bool: "i1",
         }
         return "*" + names[value.dtype]
     if isinstance(value, float):
@@ -191,8 +143,7 @@ def main(arguments: list[str] | None = None, *, echo: Callable[[str], None] = pr
     options = parser.parse_args(arguments)
     if os.environ.get("TRITON_INTERPRET", "0") not in ("", "0"):
         parser.error("TRITON_INTERPRET is set, and the interpreter compiles nothing: unset it")
-    launches = list(production_launches())
-    known = sorted({kernel for kernel, _, _ in launches})
+    known = sorted(KERNELS)
     for kernel in options.kernel or ():
         if kernel not in known:
             parser.error(f"argument --kernel: unknown kernel {kernel!r}; there are {', '.join(known)}")
@@ -202,7 +153,7 @@ def main(arguments: list[str] | None = None, *, echo: Callable[[str], None] = pr
     if not options.json:
         echo(_line("kernel", "configuration", "target", "registers", "spilled", "shared", "warps", "code"))
     for target_name in options.target or TARGETS:
-        for kernel, configuration, launch in launches:
+        for kernel, configuration, launch in production_launches(TARGETS[target_name]):
             if options.kernel and kernel not in options.kernel:
                 continue
             row = compile_row(kernel, configuration, launch, target_name)
@@ -233,7 +184,7 @@ def _table_line(row: Row) -> str:
 
 
 def _line(kernel: str, configuration: str, target: str, *numbers: str) -> str:
-    return f"{kernel:<13}{configuration:<22}{target:<7}" + "".join(f"{number:>10}" for number in numbers)
+    return f"{kernel:<22} {configuration:<34} {target:<7}" + "".join(f"{number:>10}" for number in numbers)
 
 
 if __name__ == "__main__":

@@ -32,6 +32,7 @@ KERNELS: dict[str, Kernel] = {
     "add_rms_norm": Kernel(reference.add_rms_norm, "forebay_kernels.gpu.rms_norm"),
     "rotary": Kernel(reference.rotary, "forebay_kernels.gpu.rotary"),
     "silu_and_mul": Kernel(reference.silu_and_mul, "forebay_kernels.gpu.silu_and_mul"),
+    "write_kv_cache": Kernel(reference.write_kv_cache, "forebay_kernels.gpu.write_kv_cache"),
 }
 
 

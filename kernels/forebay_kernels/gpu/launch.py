@@ -3,7 +3,9 @@
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 import triton
+import triton.language as tl
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,13 +20,16 @@ class Launch:
     """Every argument by name, constants (tl.constexpr) included."""
     num_warps: int
     """Warps of one program: 32 threads each on NVIDIA, 64 on AMD."""
+    num_stages: int | None = None
+    """Tiles that a loop loads ahead of the one it computes, that one counted; None: the compiler's default."""
 
     @property
     def options(self) -> dict[str, Any]:
         """What the compiler is told beside the arguments."""
         # Triton's default for fusing a product and a sum changes between its versions (on up to 3.9, off from 3.10):
         # said here, the same kernel gives the same bits with each. On: rotary gains, and nothing loses accuracy.
-        return {"num_warps": self.num_warps, "enable_fp_fusion": True}
+        stages = {} if self.num_stages is None else {"num_stages": self.num_stages}
+        return {"num_warps": self.num_warps, "enable_fp_fusion": True, **stages}
 
     def run(self) -> None:
         """Start it on the current stream of the current device, where the tensors must lie; does not wait for it."""
@@ -41,3 +46,18 @@ def block_of(num_elements: int) -> int:
 def warps_of(block_size: int, *, elements_per_thread: int) -> int:
     """Return the warps for a block so that each of 32 lanes holds elements_per_thread; 1 to 16, a power of two."""
     return min(max(block_size // (32 * elements_per_thread), 1), 16)
+
+
+def is_interpreted() -> bool:
+    """Say whether Triton runs kernels in its interpreter in this process."""
+    return bool(triton.knobs.runtime.interpret)
+
+
+def dot_type(dtype: torch.dtype) -> tl.dtype:
+    """Return the type in which a kernel multiplies matrices of dtype: the same, except where it is interpreted.
+
+    The interpreter keeps bfloat16 as 16-bit integers and would multiply those; float32 holds the same products.
+    """
+    if dtype == torch.bfloat16 and is_interpreted():
+        return tl.float32
+    return {torch.float32: tl.float32, torch.float16: tl.float16, torch.bfloat16: tl.bfloat16}[dtype]

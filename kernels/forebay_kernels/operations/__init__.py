@@ -1,0 +1,12 @@
+"""The kernels as callers see them: typed, their arguments checked, run by the implementation that fits the device.
+
+Every check is on shapes, strides, dtypes and devices alone, none reads a tensor's values, so none waits for the GPU.
+They hold on every device alike: what would fail on a GPU fails on a CPU too.
+"""
+
+from forebay_kernels.operations.activations import silu_and_mul
+from forebay_kernels.operations.kv_cache import write_kv_cache
+from forebay_kernels.operations.norms import add_rms_norm, rms_norm
+from forebay_kernels.operations.positions import rotary
+
+__all__ = ["add_rms_norm", "rms_norm", "rotary", "silu_and_mul", "write_kv_cache"]

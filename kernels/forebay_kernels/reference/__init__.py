@@ -1,0 +1,13 @@
+"""The definition of every kernel in plain PyTorch: what the Triton kernels are tested against and what CPUs run.
+
+Rounding follows the Llama model of Hugging Face transformers operation by operation, so that a bfloat16 run picks the
+same tokens: where that model rounds to the input dtype between two steps, so do these functions. The one exception is
+`rotary`, which keeps cos and sin in float32 where that model rounds them to the input dtype first.
+"""
+
+from forebay_kernels.reference.activations import silu_and_mul
+from forebay_kernels.reference.kv_cache import write_kv_cache
+from forebay_kernels.reference.norms import add_rms_norm, rms_norm
+from forebay_kernels.reference.positions import rotary
+
+__all__ = ["add_rms_norm", "rms_norm", "rotary", "silu_and_mul", "write_kv_cache"]
