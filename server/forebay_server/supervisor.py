@@ -30,6 +30,8 @@ _FLUSH_SECONDS = 2.0
 _ENGINE_END_SECONDS = 5.0
 """An engine that said it ends, or was told to, has so long."""
 _LISTEN_BACKLOG = 2048
+_LAST_WORDS_SECONDS = 1.0
+"""An engine was seen to end before its last message was read: how long to wait for one."""
 _logger = logging.getLogger(__name__)
 
 
@@ -161,7 +163,7 @@ class Supervisor:
     async def _on_engine_end(self) -> None:
         """Tell the engine's own reason if it gave one (the message may come after the exit is seen)."""
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(asyncio.shield(self._client.failed), 0.5)
+            await asyncio.wait_for(asyncio.shield(self._client.failed), _LAST_WORDS_SECONDS)
         failed = self._client.failed.result() if self._client.failed.done() else None
         deadline = time.monotonic() + _ENGINE_END_SECONDS
         while self._parts.engine.exit_code() is None and time.monotonic() < deadline:

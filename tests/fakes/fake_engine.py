@@ -77,11 +77,11 @@ class FakeEngine:
     """The loop of the fake."""
 
     def __init__(self, launch: EngineLaunch) -> None:
-        context = zmq.Context()
+        self._context = context = zmq.Context()
         self._inbox = context.socket(zmq.PULL)
         self._inbox.connect(launch.request_address)
         self._outbox = context.socket(zmq.PUSH)
-        self._outbox.set(zmq.LINGER, 1000)
+        self._outbox.set(zmq.LINGER, 10_000)  # the API process may still be starting
         self._outbox.connect(launch.output_address)
         self._state = SharedState(launch.state_fd)
         self._config = launch.config
@@ -94,6 +94,8 @@ class FakeEngine:
         if failure is not None:
             self._send(failure)
             self._outbox.close()
+            self._inbox.close()
+            self._context.term()
             return failure.exit_code
         max_model_len = self._config.max_model_len or 512
         self._state.set_phase(Phase.SERVING)

@@ -7,12 +7,6 @@ import openai
 import pytest
 
 from tests.fakes.server_process import ServerProcess
-from tests.fakes.tiny_model import write_tiny_model
-
-
-@pytest.fixture(scope="session")
-def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_tiny_model(tmp_path_factory.mktemp("tiny-model"))
 
 
 @pytest.fixture(scope="module")
