@@ -60,8 +60,16 @@ def revision_of(spec: InferenceServiceSpec, profile_identity: Any, restarted_at:
     """
     return digest(
         {
-            "spec": spec.model_dump(mode="json", by_alias=True, exclude_defaults=True, exclude=_NOT_RENDERED),
+            "spec": _said(spec.model_dump(mode="json", by_alias=True, exclude_defaults=True, exclude=_NOT_RENDERED)),
             "profile": profile_identity,
             "restartedAt": restarted_at,
         }
     )
+
+
+def _said(value: Any) -> Any:
+    """Without objects that say nothing: `quantization: {}` is the same as no quantization."""
+    if not isinstance(value, dict):
+        return value
+    kept = {key: _said(item) for key, item in value.items()}
+    return {key: item for key, item in kept.items() if item != {}}

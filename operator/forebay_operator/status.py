@@ -128,7 +128,9 @@ def _ready(
         return Statement("Ready", "False", "CreatingPods", "no pod of this revision exists yet")
     failing = next((pod for pod in current if pod.failure), None)
     pod = failing or max(current, key=lambda pod: _PROGRESS.index(pod.phase))
-    return Statement("Ready", "False", pod.reason, _pod_message(pod))
+    older = sum(pod.ready for pod in observed.pods) - ready
+    still = f"; {older} pods of an older revision still serve" if older else ""
+    return Statement("Ready", "False", pod.reason, f"{_pod_message(pod)}{still}")
 
 
 def _pod_message(pod: PodView) -> str:

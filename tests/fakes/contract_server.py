@@ -1,4 +1,4 @@
-"""An engine without a model: speaks the contract of `forebay serve` (ports, probes, progress, load, SIGTERM, exit codes).
+"""An engine without a model: speaks the contract of `forebay serve` (probes, progress, load, SIGTERM, exit codes).
 
 Standard library only, so that it runs in a small image as the program `forebay`. What it pretends is set by the
 environment at start and by `POST /fake` on the ops port (a JSON object of the same fields) at run time:
@@ -86,13 +86,13 @@ def handler_for(state: State, model: str, *, ops: bool) -> type[BaseHTTPRequestH
     """A handler class for one of the two ports."""
 
     class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:  # noqa: N802
+        def do_GET(self) -> None:
             if not ops and self.path == "/v1/models":
                 self.reply(200, json.dumps({"object": "list", "data": [{"id": model, "object": "model"}]}))
             else:
                 self.reply(*answer(state, self.path))
 
-        def do_POST(self) -> None:  # noqa: N802
+        def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length", "0")))
             if ops and self.path == "/fake":
                 state.change(json.loads(body))

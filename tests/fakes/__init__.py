@@ -1,1 +1,0 @@
-"""Stand-ins that speak our own contracts, for tests."""
