@@ -1,6 +1,6 @@
 """LLM: the engine in this process, for offline use and tests; no API, no second process."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import count
 from typing import Any
@@ -94,11 +94,17 @@ class LLM:
                 for output in self.engine.step():
                     _note(generations[output.request_id], output)
         finally:
-            self.engine.abort(generations)  # whoever is left after an error or Ctrl-C
+            self._end(generations)
         for prompt, generation in zip(prompts, generations.values(), strict=True):
             if isinstance(prompt, str):
                 generation.text = self.tokenizer.decode(generation.token_ids)
         return list(generations.values())
+
+    def _end(self, request_ids: Iterable[str]) -> None:
+        """Drop whoever is left after an error or Ctrl-C, with the news of them."""
+        self.engine.abort(request_ids)
+        while self.engine.has_work:
+            self.engine.step()
 
     def _with_eos(self, sampling: SamplingParams) -> SamplingParams:
         if sampling.eos_token_ids or sampling.ignore_eos:

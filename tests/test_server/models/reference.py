@@ -32,7 +32,7 @@ class Reference:
 
         self._model = AutoModelForCausalLM.from_pretrained(
             gguf_file.parent, gguf_file=gguf_file.name, dtype=torch.float32, local_files_only=True
-        ).eval()
+        )
 
     def save(self, folder: Path) -> Path:
         """Write config.json and safetensors (`save_pretrained` refuses models that came from GGUF)."""

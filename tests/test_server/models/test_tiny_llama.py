@@ -41,7 +41,7 @@ def answers(generations: list[Generation]) -> list[list[int]]:
 
 def reference_answers(folder: Path) -> list[list[int]]:
     """Greedy answers of transformers, without any cache."""
-    model = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    model = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32)
     found = []
     for prompt in PROMPTS:
         known = list(prompt)

@@ -77,7 +77,7 @@ def save_tiny_llama(folder: Path, *, num_files: int = 1, seed: int = 0, **change
     if num_files == 1:
         save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
         return folder
-    weight_map = {}
+    weight_map: dict[str, str] = {}
     for number in range(num_files):
         name = f"model-{number + 1:05}-of-{num_files:05}.safetensors"
         part = dict(list(weights.items())[number::num_files])
@@ -116,6 +116,7 @@ def save_tiny_gguf(
         kind = quantization if weight.dim() > 1 else gguf.GGMLQuantizationType.F32
         values = gguf.quants.quantize(weight.numpy().astype(np.float32), kind)
         gguf_name = names.get_name(name, try_suffixes=(".weight", ".bias"))
+        assert gguf_name is not None
         writer.add_tensor(gguf_name, values, raw_dtype=kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
