@@ -81,9 +81,9 @@ class Resync:
                 continue
             if news:
                 await asyncio.sleep(GRACE_SECONDS)
-                self._suspect(news, listed_at)
+                self.suspect(news, listed_at)
 
-    def _suspect(self, news: set[kinds.Kind], listed_at: float) -> None:
+    def suspect(self, news: set[kinds.Kind], listed_at: float) -> None:
         """Kinds whose news came by listing and by no event around that time have lost their watch."""
         for kind in news:
             if self._last_event.get(kind, 0.0) < listed_at - GRACE_SECONDS:

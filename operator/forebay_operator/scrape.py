@@ -3,7 +3,7 @@
 import asyncio
 import json
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,17 +63,7 @@ class Scraper:
     async def _one(self, target: Target) -> Scraped | None:
         async with self._slots:
             progress, load = await asyncio.gather(self._get(target, "startupz"), self._get(target, "load"))
-        if progress is None and load is None:
-            return None
-        progress, load = progress or {}, load or {}
-        phase = progress.get("phase")
-        return Scraped(
-            phase=phase if isinstance(phase, str) else None,
-            bytes_loaded=_count(progress.get("bytesDone")),
-            bytes_total=_count(progress.get("bytesTotal")),
-            running=_count(load.get("running")),
-            waiting=_count(load.get("waiting")),
-        )
+        return None if progress is None and load is None else scraped(progress or {}, load or {})
 
     async def _get(self, target: Target, path: str) -> dict[str, Any] | None:
         if self._session is None:
@@ -92,6 +82,18 @@ class Scraper:
                 return _parse(bytes(body))
         except (aiohttp.ClientError, TimeoutError, OSError):
             return None  # a pod that does not answer is a fact about it, not an error of ours
+
+
+def scraped(progress: Mapping[str, object], load: Mapping[str, object]) -> Scraped:
+    """What the bodies of `/startupz` and `/load` say; a value that is no count is one that was not said."""
+    phase = progress.get("phase")
+    return Scraped(
+        phase=phase if isinstance(phase, str) else None,
+        bytes_loaded=_count(progress.get("bytesDone")),
+        bytes_total=_count(progress.get("bytesTotal")),
+        running=_count(load.get("running")),
+        waiting=_count(load.get("waiting")),
+    )
 
 
 def _parse(body: bytes) -> dict[str, Any] | None:

@@ -46,6 +46,16 @@ class WorkQueue:
             timer.cancel()
         self._timers[key] = loop.call_later(seconds, self._due, key)
 
+    @property
+    def num_waiting(self) -> int:
+        """Keys that wait for a worker."""
+        return len(self._waiting)
+
+    def delay_of(self, key: Key) -> float | None:
+        """Seconds until a key comes by itself; None: it does not."""
+        timer = self._timers.get(key)
+        return None if timer is None else timer.when() - asyncio.get_running_loop().time()
+
     def longest_active_seconds(self) -> float:
         """How long the oldest work in progress has been going on; 0 when there is none."""
         now = asyncio.get_running_loop().time()

@@ -162,7 +162,12 @@ def main(argv: list[str]) -> int:
         json.loads(arguments.plan_file.read_text())
     state = State(dict(os.environ))
     stop = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: (state.drain(), stop.set()))
+
+    def end(*_: object) -> None:
+        state.drain()
+        stop.set()
+
+    signal.signal(signal.SIGTERM, end)
     serve(state, (arguments.served_model_name or ["fake"])[0], arguments.port, arguments.ops_port)
     stop.wait()
     deadline = time.monotonic() + arguments.drain_timeout

@@ -33,6 +33,7 @@ PLANNED_FLAGS = (
     "--max-model-len",
     "--max-num-seqs",
     "--max-num-batched-tokens",
+    "--block-size",
     "--api-key-file",
     "--host",
     "--port",

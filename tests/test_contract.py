@@ -1,0 +1,73 @@
+"""What holds operator and server together: each rendered flag is parsed, each answer that is read is given."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from forebay_operator.api.inference_service import PLANNED_FLAGS
+from forebay_operator.failures import EXIT_REASONS
+from forebay_operator.flags import API_PORT, OPS_PORT
+from forebay_operator.scrape import scraped
+from forebay_server.arguments import parse_args
+from forebay_server.errors import ExitCode
+from forebay_server.ops.reports import load_report, startup_report
+from forebay_server.ops.shared_state import StateSnapshot
+from tests.test_operator.world import World
+
+CASES: list[dict[str, Any]] = [
+    {},
+    {
+        "model": {"uri": "pvc://models/folder", "revision": "abc123", "servedNames": ["one", "two"]},
+        "drain": {"timeout": "90s"},
+        "endpoint": {"apiKeysSecretRef": {"name": "keys", "key": "keys"}},
+        "engine": {"maxNumSeqs": 8, "maxNumBatchedTokens": 256, "extraArgs": ["--queue-timeout=5"]},
+    },
+    {"quantization": {"weights": "float32", "kvCache": "float32"}},
+]
+
+
+def rendered(spec: dict[str, Any], folder: Path) -> list[str]:
+    """The arguments of `forebay serve`, with the mounted files at places where a test can have them."""
+    world = World(**spec)
+    world.know_the_model()
+    program, *arguments = world.objects["Deployment", "small"]["spec"]["template"]["spec"]["containers"][0]["args"]
+    assert program == "serve"
+    (folder / "plan.json").write_text("{}")
+    (folder / "keys").write_text("key\n")
+    return [
+        argument.replace("/etc/forebay/plan", str(folder)).replace("/etc/forebay/api-keys", str(folder))
+        for argument in arguments
+    ]
+
+
+@pytest.mark.parametrize("spec", CASES, ids=["smallest", "everything", "float32"])
+def test_the_servers_own_parser_takes_what_the_operator_renders(spec: dict[str, Any], tmp_path: Path) -> None:
+    config = parse_args(rendered(spec, tmp_path))
+    assert (config.port, config.ops_port) == (API_PORT, OPS_PORT)
+    assert config.engine.device == "cpu"
+    assert config.engine.kv_cache_tokens is not None
+    assert config.engine.max_model_len == 2048
+    assert config.drain_timeout_seconds == (90 if "drain" in spec else 300)
+    names = spec.get("model", {}).get("servedNames", ["small"])
+    assert list(config.served_model_names) == names
+
+
+def test_every_rendered_flag_is_closed_to_extra_args(tmp_path: Path) -> None:
+    extra = {"--queue-timeout"}
+    flags = {argument.split("=")[0] for argument in rendered(CASES[1], tmp_path)}
+    assert flags - extra <= set(PLANNED_FLAGS)
+
+
+def test_every_exit_code_of_the_server_has_a_reason() -> None:
+    codes = {int(code) for code in ExitCode if int(code) not in (0, 1)}
+    assert codes == set(EXIT_REASONS)
+
+
+def test_the_operator_reads_progress_and_load_as_the_server_writes_them() -> None:
+    now = StateSnapshot(phase=1, bytes_done=12, bytes_total=48, num_running=3, num_waiting=2)
+    told = scraped(startup_report(now, 1.0, None), load_report(now, 0.0))
+    assert (told.phase, told.bytes_loaded, told.bytes_total) == ("loading", 12, 48)
+    assert told.running == 3
+    assert told.waiting is not None
+    assert told.waiting >= 2
