@@ -77,7 +77,7 @@ def kv_cache_shape(
     """The cache of the fullest rank: KV heads are divided or, when they are too few, repeated, and so are latents."""
     full = sliding = window = 0
     for kind in facts.kv_layers:
-        heads = 1 if kind.kind == "latent" else max(1, kind.num_kv_heads // tensor)
+        heads = max(1, kind.num_kv_heads // tensor)
         num_bytes = _group_bytes(kind, heads, -(-kind.layers // pipeline), kv_format)
         if kind.kind == "sliding":
             sliding += num_bytes

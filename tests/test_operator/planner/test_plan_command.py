@@ -1,9 +1,9 @@
 """`forebay plan`: exit status, outputs, files, wrong input, and how fast it is."""
 
 import json
+import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -197,15 +197,14 @@ def test_it_starts_and_answers_in_half_a_second_without_heavy_libraries() -> Non
         "assert not heavy, heavy\n"
         "sys.exit(status)\n"
     )
-    best = float("inf")
-    for _ in range(3):
-        started = time.perf_counter()
-        done = subprocess.run(
-            [sys.executable, "-c", program], cwd=ROOT / "operator", capture_output=True, text=True, check=False
-        )
-        best = min(best, time.perf_counter() - started)
-        assert done.returncode == 0, done.stderr
-    assert best < 0.5
+    before = os.times()
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT / "operator", capture_output=True, text=True, check=False
+    )
+    after = os.times()
+    assert done.returncode == 0, done.stderr
+    # Time on the CPU, so that a busy machine does not fail the test; the program waits for nothing.
+    assert after.children_user + after.children_system - before.children_user - before.children_system < 0.5
 
 
 def test_a_file_needs_neither_torch_nor_kopf(tmp_path: Path) -> None:
