@@ -30,6 +30,9 @@ examples:
 exit status: 0 there is a plan; 1 refused, with the changes that would fit; 2 wrong input.
 """
 
+WITH_FILE = ("file", "model", "gpus_per_node", "output")
+"""Flags that may stand beside `-f`; the file says everything else."""
+
 _SUFFIXES = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
 
 
@@ -97,7 +100,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if arguments.accelerator == "list":
             sys.stdout.write(_accelerator_list())
             return 0
-        if arguments.compare is not None:
+        if arguments.compare is not None and arguments.file is None:
             return _compare(arguments)
         answer = _from_file(arguments) if arguments.file is not None else _answer(_request(arguments))
     except (UsageError, RequestError, FactsError) as error:
@@ -177,8 +180,6 @@ def _compare(arguments: argparse.Namespace) -> int:
     names = [name.strip() for name in arguments.compare.split(",") if name.strip()]
     if not names:
         raise UsageError("--compare needs names of accelerators, separated by commas")
-    if arguments.file is not None:
-        raise UsageError("--compare goes with --model, not with -f")
     arguments.accelerator = names[0]
     request = _request(arguments)
     answers = [(name, plan(replace(request, accelerator=_profile(name)))) for name in names]
@@ -193,6 +194,11 @@ def _from_file(arguments: argparse.Namespace) -> Answer:
     """Plan what an InferenceService asks for; AcceleratorProfiles in the same file override the catalogue."""
     from forebay_operator.cli.manifest import read_manifest  # pydantic and yaml are needed for this only
 
+    defaults = parser().parse_args([])
+    for name, value in vars(arguments).items():
+        if name not in WITH_FILE and value != getattr(defaults, name):
+            flag = f"--{name.replace('_', '-')}"
+            raise UsageError(f"{flag} cannot be given with -f: {arguments.file} says it")
     try:
         manifest = read_manifest(arguments.file)
     except ValueError as error:

@@ -4,7 +4,6 @@ from forebay_operator.facts.model_facts import ModelFacts
 from forebay_operator.planner.attempt import Attempt
 from forebay_operator.planner.formats import UNQUANTIZED
 from forebay_operator.planner.kv_cache import SCALE_BYTES, kv_bytes_per_token
-from forebay_operator.planner.options import sixteen_bit_format
 from forebay_operator.planner.request import PlanRequest
 from forebay_operator.planner.result import Rejected
 from forebay_operator.planner.search import Search
@@ -72,8 +71,6 @@ def _model_line(facts: ModelFacts) -> str:
     active = facts.num_active_parameters
     experts = f", {active:,} active for a token" if any(group.active for group in facts.tensors) else ""
     files = f"; files {size(checkpoint.file_bytes)}" if checkpoint.file_bytes else ""
-    if checkpoint.container == "gguf":
-        files += f" in {checkpoint.gguf_type}, dequantized while loading"
     return (
         f"model: {facts.architecture}, {facts.num_parameters:,} parameters{experts}, {facts.num_layers} layers{files}"
     )
@@ -86,9 +83,7 @@ def _format_line(request: PlanRequest, attempt: Attempt) -> str:
     if scheme.from_checkpoint:
         text = f"weights: {scheme.format}, as the checkpoint has them"
     elif scheme.format in UNQUANTIZED:
-        text = f"weights: {scheme.format}, not quantized"
-        if scheme.format != "float32" and sixteen_bit_format(request) not in (request.weights, "bf16"):
-            text += f" ({accelerator.name} multiplies {scheme.format})" if accelerator.dtype_format == "fp16" else ""
+        text = f"weights: {scheme.format}, {_origin(request.facts, scheme.format)}"
     else:
         text = f"weights: {scheme.format}, converted while loading; other tensors {option.dtype_format}"
     if scheme.format not in UNQUANTIZED:
@@ -98,6 +93,14 @@ def _format_line(request: PlanRequest, attempt: Attempt) -> str:
     if request.weights == "auto" and not scheme.from_checkpoint and attempt.fits:
         text += "; the most precise allowed format that meets the KV budget"
     return text
+
+
+def _origin(facts: ModelFacts, number_format: str) -> str:
+    """Where unquantized weights come from."""
+    checkpoint = facts.checkpoint
+    if checkpoint.container == "gguf":
+        return f"dequantized from {checkpoint.gguf_type} while loading"
+    return "as the checkpoint has them" if checkpoint.format == number_format else f"from {checkpoint.format}"
 
 
 def _special_kv_lines(facts: ModelFacts, attempt: Attempt) -> list[str]:

@@ -11,8 +11,8 @@ MIB = 1 << 20
 GPU_RUNTIME = 1024 * MIB
 """CUDA context with loaded kernels (0.4-0.6 GiB), cuBLAS and attention workspaces, torch's own pools."""
 CPU_RUNTIME = 1024 * MIB
-"""Measured with torch 2.15, beside weights and cache: engine process 0.39 GiB, API process 0.08, ops process 0.02, pages
-of the libraries 0.26; the rest is for what grows with the number of streams."""
+"""Measured with torch 2.15, beside weights and cache: engine process 0.39 GiB, API process 0.08, ops process 0.02,
+pages of the libraries 0.26; the rest is for what grows with the number of streams."""
 
 GPU_MARGIN_PERCENT = 4
 """Of the accelerator's memory, for what the allocator cannot use because it lies in pieces."""

@@ -1,6 +1,7 @@
 """GGUF headers: sizes, damage, and the facts that follow; compared with the format's own package."""
 
 from pathlib import Path
+from typing import Any
 
 import gguf
 import pytest
@@ -8,8 +9,20 @@ import pytest
 from forebay_operator.facts import FactsError
 from forebay_operator.facts.gguf_facts import read_gguf_facts
 from forebay_operator.facts.gguf_header import BLOCKS, ArrayLength, read_gguf_header
+from forebay_operator.facts.inspect_model import facts_of_config
 from tests.smollm2 import smollm2_gguf
-from tests.test_operator.facts.gguf_files import LLAMA, LLAMA_TENSORS, write_gguf
+from tests.test_operator.facts.gguf_files import LLAMA, LLAMA_TENSORS, Value, write_gguf
+
+CONFIG: dict[str, Any] = {
+    "num_hidden_layers": 2,
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 256,
+    "max_position_embeddings": 512,
+}
+"""What `LLAMA` says, in the words of config.json."""
 
 
 def test_types_have_the_sizes_of_the_reference() -> None:
@@ -124,6 +137,70 @@ def test_tensors_that_do_not_match_the_metadata_are_called_corrupt(tmp_path: Pat
     tensors = {name: shape for name, shape in LLAMA_TENSORS.items() if not name.startswith("blk.1.")}
     with pytest.raises(FactsError, match="its metadata describes"):
         read_gguf_facts(write_gguf(tmp_path / "model.gguf", tensors=tensors))
+
+
+EXPERTS: dict[str, Value] = {"expert_count": 8, "expert_used_count": 2, "expert_feed_forward_length": 32}
+MLA: dict[str, Value] = {
+    **EXPERTS,
+    "attention.head_count_kv": 4,
+    "attention.kv_lora_rank": 24,
+    "attention.key_length": 32,
+    "attention.value_length": 24,
+    "rope.dimension_count": 8,
+    "expert_shared_count": 1,
+    "leading_dense_block_count": 1,
+}
+MLA_CONFIG: dict[str, Any] = {
+    "num_key_value_heads": 4,
+    "kv_lora_rank": 24,
+    "qk_nope_head_dim": 24,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 24,
+    "n_routed_experts": 8,
+    "n_shared_experts": 1,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 32,
+    "first_k_dense_replace": 1,
+}
+MOE_CONFIG: dict[str, Any] = {"num_experts_per_tok": 2, "moe_intermediate_size": 32, "num_experts": 8}
+
+
+@pytest.mark.parametrize(
+    ("architecture", "metadata", "config", "tensors"),
+    [
+        ("llama", {"expert_count": 8, "expert_used_count": 2},
+         {"model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 2}, ["output.weight"]),
+        ("qwen2", {}, {"model_type": "qwen2", "tie_word_embeddings": True}, []),
+        ("qwen2moe", {**EXPERTS, "expert_shared_feed_forward_length": 48},
+         {"model_type": "qwen2_moe", **MOE_CONFIG, "shared_expert_intermediate_size": 48}, ["output.weight"]),
+        ("qwen3", {"attention.key_length": 32}, {"model_type": "qwen3", "head_dim": 32}, ["output.weight"]),
+        ("qwen3moe", {**EXPERTS, "attention.key_length": 32},
+         {"model_type": "qwen3_moe", **MOE_CONFIG, "head_dim": 32}, ["output.weight"]),
+        ("gemma2", {"attention.key_length": 32, "attention.sliding_window": 128},
+         {"model_type": "gemma2", "head_dim": 32, "sliding_window": 128}, []),
+        ("gemma3", {"attention.key_length": 32, "attention.sliding_window": 128},
+         {"model_type": "gemma3_text", "head_dim": 32, "sliding_window": 128}, []),
+        ("phi3", {}, {"model_type": "phi3"}, ["output.weight"]),
+        ("gpt-oss", {"expert_count": 8, "expert_used_count": 2, "attention.key_length": 32},
+         {"model_type": "gpt_oss", "num_local_experts": 8, "num_experts_per_tok": 2, "head_dim": 32},
+         ["output.weight"]),
+        ("deepseek2", MLA, {"model_type": "deepseek_v2", **MLA_CONFIG}, ["output.weight"]),
+        ("deepseek2", {**MLA, "attention.q_lora_rank": 40, "attention.key_length": 32, "attention.key_length_mla": 32},
+         {"model_type": "deepseek_v3", **MLA_CONFIG, "q_lora_rank": 40}, ["output.weight", "blk.1.exp_probs_b.bias"]),
+    ],
+)  # fmt: skip
+def test_a_header_says_the_same_as_config_json(
+    architecture: str, metadata: dict[str, Value], config: dict[str, Any], tensors: list[str], tmp_path: Path
+) -> None:
+    expected = facts_of_config({**CONFIG, **config}, "config.json")
+    renamed = {key.replace("llama.", f"{architecture}."): value for key, value in LLAMA.items()}
+    keys = {f"{architecture}.{key}": value for key, value in metadata.items()}
+    shapes = dict.fromkeys(tensors, (1,)) | {"everything.else": (expected.num_parameters - len(tensors),)}
+    path = write_gguf(tmp_path / "model.gguf", {**renamed, "general.architecture": architecture, **keys}, shapes)
+    facts = read_gguf_facts(path)
+    assert facts.tensors == expected.tensors
+    assert facts.kv_layers == expected.kv_layers
+    assert (facts.head_dim, facts.max_positions) == (expected.head_dim, expected.max_positions)
 
 
 def test_a_vocabulary_of_a_quarter_million_tokens_is_skipped_quickly(tmp_path: Path) -> None:

@@ -82,7 +82,7 @@ def test_a_local_gguf_is_planned_for_the_cpu(capsys: pytest.CaptureFixture[str])
     assert main([*wish, "--max-model-len", "2048", "-o", "json"]) == 0
     plan = json.loads(capsys.readouterr().out)
     assert plan["weightBytesPerGPU"] == 134_515_008 * 2
-    assert any("dequantized while loading" in line for line in plan["explanation"])
+    assert any("bf16, dequantized from Q4_1" in line for line in plan["explanation"])
 
 
 def test_a_file_is_planned_as_the_operator_would(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -170,6 +170,8 @@ def test_a_wrong_config_gives_one_line_that_names_file_and_key(
         (["--model", "Qwen/Qwen3-8B", "--accelerator", "cpu"], ("accelerator.memory", "8Gi")),
         (["--model", "Qwen/Qwen3-8B", "--compare", "h100-80gb,nope"], ("'nope'",)),
         (["--model", "Qwen/Qwen3-8B", "--accelerator", "h100-80gb", "--allowed", "bf17"], ("'bf17'",)),
+        (["-f", "service.yaml", "--compare", "h100-80gb"], ("--compare", "-f")),
+        (["-f", "service.yaml", "--max-model-len", "5"], ("--max-model-len", "service.yaml says it")),
         (["-f", "no-such-file.yaml"], ("no-such-file.yaml", "No such file")),
     ],
 )
