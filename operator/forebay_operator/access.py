@@ -24,7 +24,8 @@ async def missing_rights(kube: Kube, namespaces: Sequence[str]) -> tuple[list[st
                 continue
             if right.required:
                 where = f"in namespace {namespace}" if namespace else "in all namespaces"
-                kind = f"{right.resource}.{right.group}" if right.group else right.resource
+                resource, slash, subresource = right.resource.partition("/")
+                kind = (f"{resource}.{right.group}" if right.group else resource) + slash + subresource
                 lines.append(f"{', '.join(refused)} {kind} {where} (for: {right.why})")
             else:
                 optional.append(right)

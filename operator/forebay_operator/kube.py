@@ -5,9 +5,11 @@ import os
 import socket
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, Protocol
 
 import aiohttp
+import yaml
 from kubernetes.aio import client, config
 
 from forebay_operator.errors import ApiError, GoneError, RefusedError
@@ -78,8 +80,8 @@ class KubernetesApi:
             if in_cluster():
                 library.load_incluster_config()
             else:
-                await library.load_kube_config()
-        except config.ConfigException as error:
+                await library.load_kube_config(config_file=_kubeconfig())
+        except (config.ConfigException, yaml.YAMLError, OSError) as error:
             raise ApiError(f"no access to a cluster: {error}") from error
         return cls(client.ApiClient())
 
@@ -225,6 +227,18 @@ class KubernetesApi:
 def in_cluster() -> bool:
     """Whether this process runs in a pod and was given no kubeconfig."""
     return "KUBERNETES_SERVICE_HOST" in os.environ and "KUBECONFIG" not in os.environ
+
+
+def _kubeconfig() -> str:
+    """The file or files that KUBECONFIG names now: the library looks only when it is imported.
+
+    Raises:
+        ApiError: none of them is there.
+    """
+    named = os.environ.get("KUBECONFIG") or str(Path.home() / ".kube" / "config")
+    if not any(Path(part).is_file() for part in named.split(os.pathsep) if part):
+        raise ApiError(f"no access to a cluster: not in a pod, and there is no kubeconfig at {named}")
+    return named
 
 
 def _error(method: str, path: str, status: int, text: bytes) -> ApiError:

@@ -103,7 +103,7 @@ def _controller_uid(body: Body) -> str | None:
 
 def _targets(pods: list[Body]) -> list[Target]:
     return [
-        Target(pod["metadata"]["uid"], pod["status"]["podIP"])
+        Target(pod["metadata"]["uid"], pod["status"]["podIP"], ready=view(pod, (), None).ready)
         for pod in pods
         if pod.get("status", {}).get("podIP") and pod["status"].get("phase") == "Running"
     ]

@@ -24,6 +24,13 @@ class Target:
     uid: str
     address: str
     """The pod's IP."""
+    ready: bool = True
+    """What it said before it was ready is not remembered afterwards."""
+
+    @property
+    def key(self) -> tuple[str, bool]:
+        """What an answer is remembered by."""
+        return self.uid, self.ready
 
 
 class Scraper:
@@ -35,7 +42,7 @@ class Scraper:
         self._interval = interval_seconds
         self._port = port
         self._clock = clock
-        self._answers: dict[str, tuple[float, Scraped | None]] = {}
+        self._answers: dict[tuple[str, bool], tuple[float, Scraped | None]] = {}
         self._slots = asyncio.Semaphore(CONCURRENCY)
         self._session: aiohttp.ClientSession | None = None
 
@@ -49,16 +56,16 @@ class Scraper:
         now = self._clock()
         self._forget(now)
         wanted = list(targets)
-        due = [t for t in wanted if t.uid not in self._answers or now - self._answers[t.uid][0] >= self._interval]
+        due = [t for t in wanted if t.key not in self._answers or now - self._answers[t.key][0] >= self._interval]
         for target, answer in zip(due, await asyncio.gather(*(self._one(target) for target in due)), strict=True):
-            self._answers[target.uid] = (now, answer)
-        answers = {target.uid: self._answers[target.uid][1] for target in wanted}
+            self._answers[target.key] = (now, answer)
+        answers = {target.uid: self._answers[target.key][1] for target in wanted}
         return {uid: answer for uid, answer in answers.items() if answer is not None}
 
     def _forget(self, now: float) -> None:
-        old = [uid for uid, (at, _) in self._answers.items() if now - at > 10 * self._interval]
-        for uid in old:
-            del self._answers[uid]
+        old = [key for key, (at, _) in self._answers.items() if now - at > 10 * self._interval]
+        for key in old:
+            del self._answers[key]
 
     async def _one(self, target: Target) -> Scraped | None:
         async with self._slots:

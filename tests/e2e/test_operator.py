@@ -18,7 +18,7 @@ REFUSED: list[tuple[str, dict[str, Any], str, str]] = [
     ("ok", {"model": {"uri": "hf://org/model"}}, "spec.model.uri", "must be pvc://CLAIM/PATH"),
     ("ok", {"model": {"uri": "pvc://claim/../x"}}, "spec.model.uri", "must be pvc://CLAIM/PATH"),
     ("ok", {"accelerator": {"profile": "cpu"}}, "spec.accelerator", "must be set with the profile cpu"),
-    ("ok", {"accelerator": {"profile": "l4-24gb", "memory": "8Gi"}}, "spec.accelerator.memory", "only with the profile"),
+    ("ok", {"accelerator": {"profile": "l4-24gb", "memory": "8Gi"}}, "spec.accelerator.memory", "only with the pro"),
     ("ok", {"parallelism": {"tensor": 3}}, "spec.parallelism.tensor", "power of two"),
     ("ok", {"parallelism": {"tensor": "four"}}, "spec.parallelism.tensor", ""),
     ("ok", {"quantization": {"weights": "fp7"}}, "spec.quantization.weights", "Unsupported value"),

@@ -54,6 +54,16 @@ async def test_a_pod_is_asked_once_an_interval(engine: tuple[State, int], scrape
     assert (await asking.ask([HERE]))["uid"].waiting == 9
 
 
+async def test_a_pod_that_has_become_ready_is_asked_at_once(
+    engine: tuple[State, int], scraper: tuple[Scraper, Clock]
+) -> None:
+    starting = Target("uid", "127.0.0.1", ready=False)
+    engine[0].change({"loadStatus": 500})
+    assert (await scraper[0].ask([starting]))["uid"].waiting is None
+    engine[0].change({"loadStatus": 200})
+    assert (await scraper[0].ask([HERE]))["uid"].waiting == 0
+
+
 async def test_a_load_that_cannot_be_read_is_neither_zero_nor_the_last_one(
     engine: tuple[State, int], scraper: tuple[Scraper, Clock]
 ) -> None:
