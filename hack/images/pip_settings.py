@@ -30,6 +30,7 @@ COMMANDS = ("global", "install", ":env:")  # later ones win
 CERTIFICATE_VARIABLES = ("REQUESTS_CA_BUNDLE", "SSL_CERT_FILE")
 CERTIFICATE_IN_BUILD = "/run/secrets/ca.pem"
 CACHE_IN_BUILD = "/var/cache/pip"
+LINKS_IN_BUILD = "/var/cache/pip-links"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +40,12 @@ class PipSettings:
     Attributes:
         configuration: a pip.conf.
         certificate: bundle of certificate authorities on this machine; None when pip's own is used.
-        folders: folders of wheels on this machine, to be mounted under the same path.
+        folders: folders of wheels: path on this machine -> path in the build.
     """
 
     configuration: str
     certificate: Path | None
-    folders: tuple[Path, ...]
+    folders: Mapping[Path, str]
 
 
 def parse_pip_config(listing: str) -> dict[str, str]:
@@ -71,14 +72,12 @@ def settings_for_build(configured: Mapping[str, str], environment: Mapping[str, 
         environment: for the variables that name a certificate bundle when pip's settings do not.
     """
     carried = {name: configured[name] for name in CARRIED if name in configured}
-    folders: list[Path] = []
-    if "find-links" in carried:
-        links = carried["find-links"].split()
-        folders = [Path(link) for link in links if Path(link).is_dir()]
-        links = [link for link in links if "://" in link or Path(link) in folders]
+    links = carried.pop("find-links", "").split()
+    local = [Path(link) for link in links if Path(link).is_dir() and any(Path(link).iterdir())]
+    folders = {folder: f"{LINKS_IN_BUILD}/{number}" for number, folder in enumerate(local)}
+    links = [*(link for link in links if "://" in link), *folders.values()]
+    if links:
         carried["find-links"] = "\n    ".join(links)
-        if not links:
-            del carried["find-links"]
     named = (configured.get("cert"), *(environment.get(name) for name in CERTIFICATE_VARIABLES))
     certificate = next((Path(name) for name in named if name and Path(name).is_file()), None)
     if certificate is not None:
@@ -87,7 +86,7 @@ def settings_for_build(configured: Mapping[str, str], environment: Mapping[str, 
     carried |= {"no-warn-script-location": "true", "progress-bar": "off"}
     # pip splits a list at line ends or spaces, depending on the option: one a line suits both.
     lines = [f"{name} = {value}" for name, value in carried.items()]
-    return PipSettings("\n".join(["[global]", *lines, ""]), certificate, tuple(folders))
+    return PipSettings("\n".join(["[global]", *lines, ""]), certificate, folders)
 
 
 def read_settings() -> PipSettings:

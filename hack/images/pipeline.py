@@ -158,7 +158,7 @@ class Pipeline:
                 f"--tag={reference}",
                 *secrets(settings, Path(folder)),
                 f"--volume={cache}:{CACHE_IN_BUILD}",
-                *(f"--volume={path}:{path}:ro" for path in settings.folders),
+                *(f"--volume={path}:{target}:ro" for path, target in settings.folders.items()),
                 str(self.context),
                 log=image.name,
             )

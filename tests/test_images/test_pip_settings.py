@@ -5,7 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from hack.images.pip_settings import CACHE_IN_BUILD, CERTIFICATE_IN_BUILD, parse_pip_config, settings_for_build
+from hack.images.pip_settings import (
+    CACHE_IN_BUILD,
+    CERTIFICATE_IN_BUILD,
+    LINKS_IN_BUILD,
+    parse_pip_config,
+    settings_for_build,
+)
 from hack.images.pipeline import secrets
 
 
@@ -38,12 +44,16 @@ def test_where_packages_come_from_is_carried_and_what_they_become_is_not() -> No
     assert not {"target", "no-cache-dir", "cert"} & set(carried)
 
 
-def test_folders_of_wheels_are_mounted_and_missing_ones_left_out(tmp_path: Path) -> None:
-    links = f"/does/not/exist {tmp_path} https://example/wheels"
-    settings = settings_for_build({"find-links": links}, {})
-    assert settings.folders == (tmp_path,)
-    assert written(settings.configuration)["find-links"].split() == [str(tmp_path), "https://example/wheels"]
-    assert "find-links" not in written(settings_for_build({"find-links": "/does/not/exist"}, {}).configuration)
+def test_folders_of_wheels_are_mounted_and_missing_or_empty_ones_left_out(tmp_path: Path) -> None:
+    full, empty = tmp_path / "full", tmp_path / "empty"
+    full.mkdir()
+    empty.mkdir()
+    (full / "a.whl").touch()
+    settings = settings_for_build({"find-links": f"/does/not/exist {empty} {full} https://example/wheels"}, {})
+    mounted = f"{LINKS_IN_BUILD}/0"
+    assert settings.folders == {full: mounted}
+    assert set(written(settings.configuration)["find-links"].split()) == {mounted, "https://example/wheels"}
+    assert "find-links" not in written(settings_for_build({"find-links": str(empty)}, {}).configuration)
 
 
 @pytest.mark.parametrize("source", ["pip", "environment"])
