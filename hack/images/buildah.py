@@ -1,5 +1,6 @@
 """Run buildah with a storage folder of our own, so that nothing of the machine's other images is touched."""
 
+import hashlib
 import os
 import shutil
 import subprocess
@@ -9,7 +10,7 @@ from pathlib import Path
 from hack.cluster.packages import SEARCH_PATH
 from hack.images.errors import ImageError
 
-RUN_ROOT = Path("/run/forebay/images")
+RUN_ROOT = Path("/run/forebay")
 LOG_LINES_SHOWN = 25
 
 
@@ -22,6 +23,11 @@ class Buildah:
     """
 
     folder: Path
+
+    @property
+    def run_root(self) -> Path:
+        """What must not outlive a reboot, such as which layers are mounted; one for each storage folder."""
+        return RUN_ROOT / f"images-{hashlib.sha256(str(self.folder).encode()).hexdigest()[:8]}"
 
     @property
     def temporary(self) -> Path:
@@ -76,7 +82,7 @@ class Buildah:
         return [
             program,
             f"--root={self.folder / 'storage'}",
-            f"--runroot={RUN_ROOT}",
+            f"--runroot={self.run_root}",
             # vfs, the other choice, would copy 5 GB for each line of a Dockerfile.
             "--storage-driver=overlay",
             *arguments,

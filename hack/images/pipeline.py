@@ -118,6 +118,7 @@ class Pipeline:
                 self.buildah.remove_containers()
                 self.buildah.run("rmi", "--all", "--force", log="clean")
             shutil.rmtree(self.buildah.folder, ignore_errors=True)
+            shutil.rmtree(self.buildah.run_root, ignore_errors=True)
 
     def _install_programs(self) -> None:
         missing = [p for program, p in DEBIAN_PACKAGES.items() if shutil.which(program, path=SEARCH_PATH) is None]
