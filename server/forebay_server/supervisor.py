@@ -30,6 +30,8 @@ _FLUSH_SECONDS = 2.0
 _ENGINE_END_SECONDS = 5.0
 """An engine that said it ends, or was told to, has so long."""
 _LISTEN_BACKLOG = 2048
+_KEEP_ALIVE_SECONDS = 75
+"""Longer than clients and proxies keep theirs, so that they close first and never send into a closing connection."""
 _LAST_WORDS_SECONDS = 1.0
 """An engine was seen to end before its last message was read: how long to wait for one."""
 _logger = logging.getLogger(__name__)
@@ -77,6 +79,7 @@ class Supervisor:
                 lifespan="off",
                 server_header=False,
                 backlog=_LISTEN_BACKLOG,
+                timeout_keep_alive=_KEEP_ALIVE_SECONDS,
                 timeout_graceful_shutdown=int(_FLUSH_SECONDS),
             )
         )

@@ -33,16 +33,16 @@ def chat_logprobs(details: Sequence[TokenDetail], tokenizer: Tokenizer) -> dict[
 
 
 def completion_logprobs(details: Sequence[TokenDetail], tokenizer: Tokenizer) -> dict[str, Any]:
-    """For a completion choice, or a chunk of one."""
+    """For a completion choice, or a chunk of one; the chosen token is always among `top_logprobs`."""
     return {
         "tokens": [tokenizer.text_of(detail.token_id) for detail in details],
         "token_logprobs": [max(FLOOR, detail.logprobs.chosen) for detail in details],
-        "top_logprobs": [
-            {
-                tokenizer.text_of(token_id): max(FLOOR, logprob)
-                for token_id, logprob in zip(detail.logprobs.top_token_ids, detail.logprobs.top_logprobs, strict=True)
-            }
-            for detail in details
-        ],
+        "top_logprobs": [_by_token(detail, tokenizer) for detail in details],
         "text_offset": [detail.text_offset for detail in details],
     }
+
+
+def _by_token(detail: TokenDetail, tokenizer: Tokenizer) -> dict[str, float]:
+    likeliest = zip(detail.logprobs.top_token_ids, detail.logprobs.top_logprobs, strict=True)
+    by_token = {tokenizer.text_of(token_id): max(FLOOR, logprob) for token_id, logprob in likeliest}
+    return by_token | {tokenizer.text_of(detail.token_id): max(FLOOR, detail.logprobs.chosen)}

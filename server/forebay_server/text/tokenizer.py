@@ -6,6 +6,7 @@ from functools import cached_property
 
 import tokenizers
 
+from forebay_server.errors import InvalidRequestError
 from forebay_server.text.detokenizer import Detokenizer
 from forebay_server.text.token_bytes import TokenBytes
 
@@ -58,16 +59,18 @@ class Tokenizer:
             text: any text.
             add_special_tokens: begin with the model's begin-of-sequence token, if it wants one, unless the
                 text already does.
+
+        Raises:
+            InvalidRequestError: the text is no Unicode.
         """
-        ids: list[int] = self._backend.encode(text, add_special_tokens=False).ids
+        ids = _encode(self._backend, text)
         if add_special_tokens and self._bos_token_id is not None and ids[:1] != [self._bos_token_id]:
             ids.insert(0, self._bos_token_id)
         return ids
 
     def encode_ordinary(self, text: str) -> list[int]:
         """Text to ids, control tokens written out in it being mere text."""
-        ids: list[int] = self._plain_backend.encode(text, add_special_tokens=False).ids
-        return ids
+        return _encode(self._plain_backend, text)
 
     def decode(self, token_ids: Iterable[int], *, skip_special_tokens: bool = True) -> str:
         """Ids to text, the same as what a stream of them would say."""
@@ -88,3 +91,11 @@ class Tokenizer:
         plain = tokenizers.Tokenizer.from_str(self._backend.to_str())
         plain.encode_special_tokens = True
         return plain
+
+
+def _encode(backend: tokenizers.Tokenizer, text: str) -> list[int]:
+    try:
+        ids: list[int] = backend.encode(text, add_special_tokens=False).ids
+    except TypeError as error:  # JSON may hold half of a surrogate pair, which has no UTF-8
+        raise InvalidRequestError("the text is not valid Unicode: it has a lone surrogate") from error
+    return ids
