@@ -177,3 +177,12 @@ def test_blind_scaling_is_a_condition() -> None:
     world.settle()
     active = world.condition("ScalingActive")
     assert (active["status"], active["reason"]) == ("False", "MetricsUnavailable")
+
+
+def test_the_same_trouble_is_told_once_though_the_status_changes(world: World) -> None:
+    world.problem = Failure("ApplyFailed", "exceeded quota: gpus")
+    world.settle()
+    told = len(world.happened)
+    world.start_pod("small-1", ready=False)
+    assert any(isinstance(action, PatchStatus) for action in world.step().actions)
+    assert len(world.happened) == told
