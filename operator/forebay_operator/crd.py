@@ -47,7 +47,7 @@ _SERVICE_COLUMNS = [
 
 _PROFILE_COLUMNS = [
     _column("Memory", ".spec.memory"),
-    _column("Per node", ".spec.acceleratorsPerNode", "integer"),
+    _column("Per node", ".spec.gpusPerNode", "integer"),
     _column("Resource", ".spec.resourceName"),
     _column("Age", ".metadata.creationTimestamp", "date"),
 ]

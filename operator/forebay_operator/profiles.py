@@ -64,7 +64,7 @@ def _from_object(name: str, body: Mapping[str, Any]) -> FoundProfile:
         peak_flops={str(number_format): flops for number_format, flops in spec.peak_flops.items()},
         native=spec.native,
         dequantized=spec.dequantized,
-        gpus_per_node=spec.accelerators_per_node,
+        gpus_per_node=spec.gpus_per_node,
         link_domain=spec.link_domain,
         link_bytes_per_second=spec.link_bytes_per_second,
         price_cents_per_hour=(price.low, price.high) if price else (0, 0),

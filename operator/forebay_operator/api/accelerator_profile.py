@@ -43,7 +43,7 @@ class AcceleratorProfileSpec(ApiModel):
     """Formats that the hardware multiplies."""
     dequantized: Formats = ()
     """Formats that are only stored so, and converted to multiply."""
-    accelerators_per_node: Annotated[int, Field(ge=1, le=64)] = 8
+    gpus_per_node: Annotated[int, Field(ge=1, le=64)] = 8
     """Accelerators of a node: the bound of tensor parallelism."""
     link_domain: Annotated[int, Field(ge=1, le=1024)] = 1
     """Accelerators that reach one another over a fast link."""
