@@ -1,6 +1,8 @@
 """Takes a cluster down so that nothing of it is left on the machine, whatever state it is in."""
 
+import contextlib
 import shutil
+import socket
 import subprocess
 from pathlib import Path
 
@@ -8,7 +10,7 @@ from hack.cluster import cgroups, mounts, netns, packages, processes
 from hack.cluster.components import NAMES
 from hack.cluster.console import Console
 from hack.cluster.errors import ClusterError
-from hack.cluster.paths import CNI_RESULTS, KUBELET_LOG_LINKS, SHIM_SOCKETS, Paths
+from hack.cluster.paths import CNI_RESULTS, DEVICE_PLUGIN_SOCKET, KUBELET_LOG_LINKS, SHIM_SOCKETS, Paths
 
 _KILL_TIMEOUT_SECONDS = 20.0
 _TASKS = "containerd/io.containerd.runtime.v2.task/k8s.io"
@@ -53,7 +55,7 @@ def stop_components(paths: Paths) -> int:
     return stopped
 
 
-def delete_containers(socket: Path) -> int:
+def delete_containers(address: Path) -> int:
     """Delete every container that containerd knows, and with it the container's writable layer. Images stay.
 
     Returns:
@@ -62,7 +64,7 @@ def delete_containers(socket: Path) -> int:
     Raises:
         ClusterError: containerd does not answer.
     """
-    ctr = [packages.program("ctr"), "--address", str(socket), "--namespace", "k8s.io"]
+    ctr = [packages.program("ctr"), "--address", str(address), "--namespace", "k8s.io"]
     listed = subprocess.run([*ctr, "containers", "ls", "--quiet"], capture_output=True, text=True)
     if listed.returncode != 0:
         raise ClusterError(f"containerd does not list its containers: {listed.stderr.strip()}")
@@ -84,13 +86,14 @@ def sweep(paths: Paths) -> None:
     netns.remove_interface(paths)
     mounts.unmount_below([paths.run, paths.cluster])
     cgroups.remove(paths.cgroup)
-    for socket in shim_sockets:
-        socket.unlink(missing_ok=True)
+    for shim_socket in shim_sockets:
+        shim_socket.unlink(missing_ok=True)
     for link in _links_into(KUBELET_LOG_LINKS, paths.pod_logs):
         link.unlink()
     for result in CNI_RESULTS.glob("*"):
         if str(paths.run) in result.read_text(encoding="utf-8"):  # the pod's network namespace, which lay there
             result.unlink()
+    _remove_dead_socket(DEVICE_PLUGIN_SOCKET)
     for folder in (paths.run, paths.etcd, paths.kubelet, paths.pod_logs, paths.config, paths.pki):
         mounts.remove_tree(folder)
     if paths.published.exists():
@@ -101,10 +104,26 @@ def _shim_sockets(paths: Paths) -> list[Path]:
     """Return the sockets of killed shims; each container's folder names the one that it used."""
     sockets = []
     for file in (paths.run / _TASKS).glob("*/address"):
-        socket = Path(file.read_text(encoding="utf-8").strip().removeprefix("unix://"))
-        if socket.is_relative_to(SHIM_SOCKETS):
-            sockets.append(socket)
+        address = Path(file.read_text(encoding="utf-8").strip().removeprefix("unix://"))
+        if address.is_relative_to(SHIM_SOCKETS):
+            sockets.append(address)
     return sockets
+
+
+def _remove_dead_socket(path: Path) -> None:
+    """Remove a socket that nobody listens on, and its folders when they are empty; another kubelet's is left alone."""
+    with socket.socket(socket.AF_UNIX) as client:
+        try:
+            client.connect(str(path))
+        except ConnectionRefusedError:
+            path.unlink()
+        except FileNotFoundError:
+            return
+        else:
+            return
+    with contextlib.suppress(OSError):  # not empty: somebody else's
+        path.parent.rmdir()
+        path.parent.parent.rmdir()
 
 
 def _links_into(folder: Path, target: Path) -> list[Path]:

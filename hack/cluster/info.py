@@ -30,7 +30,7 @@ class ClusterInfo:
         image_prefix: what pods put before a pushed image's name: `PREFIX/NAME:TAG`.
         containerd_socket: for `ctr --address SOCKET --namespace k8s.io`.
         network_namespace: file for `nsenter --net=FILE`.
-        kubelet_root: the kubelet's folder; the device plugins' socket is below it.
+        kubelet_root: the kubelet's folder, with the volumes of pods.
         logs: folder of the components' logs.
     """
 

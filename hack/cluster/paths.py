@@ -7,6 +7,7 @@ from pathlib import Path
 
 RUN_ROOT = Path("/run/forebay")
 KUBELET_LOG_LINKS = Path("/var/log/containers")  # fixed in the kubelet's source
+DEVICE_PLUGIN_SOCKET = Path("/var/lib/kubelet/device-plugins/kubelet.sock")  # fixed in the kubelet's source
 CNI_RESULTS = Path("/var/lib/cni/results")  # fixed in the CNI library that containerd uses
 SHIM_SOCKETS = Path("/run/containerd/s")  # fixed in containerd's shim
 
@@ -82,7 +83,7 @@ class Paths:
 
     @property
     def kubelet(self) -> Path:
-        """The kubelet's root: volumes of pods and the device plugins' socket."""
+        """The kubelet's root: volumes of pods."""
         return self.cluster / "kubelet"
 
     @property

@@ -3,13 +3,14 @@
 import hashlib
 import io
 import json
+import socket
 import tarfile
 from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
-from hack.cluster import image, mounts
+from hack.cluster import down, image, mounts
 from hack.cluster.__main__ import main, tail
 from hack.cluster.console import Console
 from hack.cluster.errors import ClusterError
@@ -84,3 +85,16 @@ def test_a_tree_with_a_mount_in_it_is_not_deleted(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(mounts, "mount_points", lambda: [Path("/"), Path(f"{tmp_path}/kubelet-of-another")])
     mounts.remove_tree(tmp_path / "kubelet")
     assert not data.exists()
+
+
+def test_only_a_socket_without_a_listener_is_removed(tmp_path: Path) -> None:
+    path = tmp_path / "kubelet" / "device-plugins" / "kubelet.sock"
+    path.parent.mkdir(parents=True)
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(path))
+        server.listen()
+        down._remove_dead_socket(path)
+        assert path.exists()
+    down._remove_dead_socket(path)
+    assert not path.parent.parent.exists()
+    down._remove_dead_socket(path)  # nothing there is fine
