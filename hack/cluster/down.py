@@ -88,11 +88,14 @@ def sweep(paths: Paths) -> None:
     cgroups.remove(paths.cgroup)
     for shim_socket in shim_sockets:
         shim_socket.unlink(missing_ok=True)
-    for link in _links_into(KUBELET_LOG_LINKS, paths.pod_logs):
-        link.unlink()
+    for link in KUBELET_LOG_LINKS.glob("*"):
+        with contextlib.suppress(FileNotFoundError):  # another cluster's pod, ended just now
+            if link.readlink().is_relative_to(paths.pod_logs):
+                link.unlink()
     for result in CNI_RESULTS.glob("*"):
-        if str(paths.run) in result.read_text(encoding="utf-8"):  # the pod's network namespace, which lay there
-            result.unlink()
+        with contextlib.suppress(FileNotFoundError):
+            if str(paths.run) in result.read_text(encoding="utf-8"):  # the pod's network namespace lay there
+                result.unlink()
     _remove_dead_socket(DEVICE_PLUGIN_SOCKET)
     for folder in (paths.run, paths.etcd, paths.kubelet, paths.pod_logs, paths.config, paths.pki):
         mounts.remove_tree(folder)
@@ -124,9 +127,3 @@ def _remove_dead_socket(path: Path) -> None:
     with contextlib.suppress(OSError):  # not empty: somebody else's
         path.parent.rmdir()
         path.parent.parent.rmdir()
-
-
-def _links_into(folder: Path, target: Path) -> list[Path]:
-    if not folder.exists():
-        return []
-    return [link for link in folder.iterdir() if link.is_symlink() and link.readlink().is_relative_to(target)]
