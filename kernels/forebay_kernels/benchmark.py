@@ -25,6 +25,10 @@ class Case:
     arguments: tuple[Any, ...]
     bytes_moved: int
     """Bytes that the call must at least read and write, each once."""
+    flops: int = 0
+    """Multiplications and additions of its matrix products; 0 for a call that has none."""
+    tolerance: float = 1e-2
+    """How far from the definition an element may be, beside two roundings to the dtype."""
 
 
 CaseMaker = Callable[[ModelShape, int, torch.dtype, torch.device], Case]
@@ -40,7 +44,9 @@ def main(name: str, make_case: CaseMaker, *, arguments: list[str] | None = None)
         return 2
     dtype = _DTYPES[options.dtype]
     print(f"{name} on {_describe(device)}, {options.dtype}, PyTorch {torch.__version__}; median times")
-    print(f"{'model':<14}{'tokens':>7}{'implementation':>16}{'MB moved':>10}{'us':>10}{'GB/s':>9}{'speed-up':>10}")
+    print(
+        f"{'model':<14}{'tokens':>7}{'implementation':>16}{'MB moved':>10}{'us':>10}{'GB/s':>9}{'TFLOP/s':>9}{'speed-up':>10}"
+    )
     for shape in MODEL_SHAPES:
         if options.model and shape.name not in options.model:
             continue
@@ -53,7 +59,7 @@ def main(name: str, make_case: CaseMaker, *, arguments: list[str] | None = None)
                 torch_seconds = torch_seconds or seconds
                 print(
                     f"{shape.name:<14}{num_tokens:>7}{label:>16}{case.bytes_moved / 1e6:>10.3f}{seconds * 1e6:>10.1f}"
-                    f"{case.bytes_moved / seconds / 1e9:>9.1f}{torch_seconds / seconds:>9.2f}x",
+                    f"{case.bytes_moved / seconds / 1e9:>9.1f}{case.flops / seconds / 1e12:>9.3f}{torch_seconds / seconds:>9.2f}x",
                     flush=True,
                 )
     return 0
@@ -100,7 +106,7 @@ def _implementations(name: str, device: torch.device) -> Iterator[tuple[str, Cal
 
 def _check(name: str, run: Callable[..., Any], case: Case, dtype: torch.dtype) -> None:
     expected = KERNELS[name].definition(*case.arguments)
-    torch.testing.assert_close(run(*case.arguments), expected, rtol=_TOLERANCES[dtype], atol=1e-2)
+    torch.testing.assert_close(run(*case.arguments), expected, rtol=_TOLERANCES[dtype], atol=case.tolerance)
 
 
 def _median_seconds(run: Callable[..., Any], case: Case, device: torch.device, seconds: float) -> float:

@@ -33,6 +33,8 @@ KERNELS: dict[str, Kernel] = {
     "rotary": Kernel(reference.rotary, "forebay_kernels.gpu.rotary"),
     "silu_and_mul": Kernel(reference.silu_and_mul, "forebay_kernels.gpu.silu_and_mul"),
     "write_kv_cache": Kernel(reference.write_kv_cache, "forebay_kernels.gpu.write_kv_cache"),
+    "prefill_attention": Kernel(reference.prefill_attention, "forebay_kernels.gpu.prefill_attention"),
+    "decode_attention": Kernel(reference.decode_attention, "forebay_kernels.gpu.decode_attention"),
 }
 
 

@@ -17,7 +17,15 @@ BYTES_MOVED = {
     "add_rms_norm": 4 * 10 * 576 * 2 + 576 * 2,
     "rotary": 2 * 10 * (9 + 3) * 64 * 2 + 10 * 8 + 10 * 64 * 4,
     "write_kv_cache": 2 * 10 * 9 * 64 * 2 + 5 * 10 * 3 * 64 * 2 + 10 * (8 + 8) + 10 * 64 * 4,
+    "prefill_attention": 2 * 10 * (9 + 3) * 64 * 2,
+    "decode_attention": 2 * 10 * 9 * 64 * 2 + 2 * 10 * 1024 * 3 * 64 * 2 + 10 * 64 * 4 + 10 * 4,
     "silu_and_mul": 10 * (2 + 1) * 1536 * 2,
+}
+
+# For 10 tokens of SmolLM2-135M in bfloat16: two operations for each product of two matrices' elements.
+FLOPS = {
+    "prefill_attention": 4 * 9 * 64 * (10 * 11 // 2),
+    "decode_attention": 4 * 10 * 1024 * 9 * 64,
 }
 
 
@@ -31,10 +39,11 @@ def _run(name: str, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
 
 
 @pytest.mark.parametrize("name", KERNELS)
-def test_each_kernel_has_a_benchmark_that_counts_its_bytes(name: str) -> None:
+def test_each_kernel_has_a_benchmark_that_counts_bytes_and_operations(name: str) -> None:
     make_case = runpy.run_path(str(BENCHMARKS / f"bench_{name}.py"))["make_case"]
     case = make_case(MODEL_SHAPES[0], 10, torch.bfloat16, torch.device("cpu"))
     assert case.bytes_moved == BYTES_MOVED[name]
+    assert case.flops == FLOPS.get(name, 0)
 
 
 @pytest.mark.parametrize("name", KERNELS)

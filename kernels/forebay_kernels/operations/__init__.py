@@ -5,8 +5,17 @@ They hold on every device alike: what would fail on a GPU fails on a CPU too.
 """
 
 from forebay_kernels.operations.activations import silu_and_mul
+from forebay_kernels.operations.attention import decode_attention, prefill_attention
 from forebay_kernels.operations.kv_cache import write_kv_cache
 from forebay_kernels.operations.norms import add_rms_norm, rms_norm
 from forebay_kernels.operations.positions import rotary
 
-__all__ = ["add_rms_norm", "rms_norm", "rotary", "silu_and_mul", "write_kv_cache"]
+__all__ = [
+    "add_rms_norm",
+    "decode_attention",
+    "prefill_attention",
+    "rms_norm",
+    "rotary",
+    "silu_and_mul",
+    "write_kv_cache",
+]

@@ -6,8 +6,17 @@ same tokens: where that model rounds to the input dtype between two steps, so do
 """
 
 from forebay_kernels.reference.activations import silu_and_mul
+from forebay_kernels.reference.attention import decode_attention, prefill_attention
 from forebay_kernels.reference.kv_cache import write_kv_cache
 from forebay_kernels.reference.norms import add_rms_norm, rms_norm
 from forebay_kernels.reference.positions import rotary
 
-__all__ = ["add_rms_norm", "rms_norm", "rotary", "silu_and_mul", "write_kv_cache"]
+__all__ = [
+    "add_rms_norm",
+    "decode_attention",
+    "prefill_attention",
+    "rms_norm",
+    "rotary",
+    "silu_and_mul",
+    "write_kv_cache",
+]

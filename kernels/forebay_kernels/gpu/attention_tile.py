@@ -1,0 +1,81 @@
+"""What prefill and decode attention share in Triton: reading a tile of paged keys or values, and the online softmax.
+
+Milakov and Gimelshein 2018, arXiv:1805.02867 (online softmax); Dao 2023, arXiv:2307.08691 (FlashAttention-2).
+"""
+
+import triton
+import triton.language as tl
+
+from forebay_kernels.gpu.eight_bits import PLAIN, dequantize
+
+LOG2_E = 1.4426950408889634
+"""Scores are multiplied with this, for exp(x) = exp2(x · log2 e) and GPUs have exp2 in hardware."""
+
+_HIDDEN = tl.constexpr(-1.0e30)
+"""Score of a key that is not seen. Finite: a row whose first tile is all hidden must not compute infinity - infinity.
+What such a tile adds is multiplied with exp2(-1e30 - score) = 0 as soon as a visible key comes."""
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def slots_of(block_table_ptr, offs_n, mask, BLOCK_SIZE: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Return where the tokens offs_n of one sequence lie in the cache, [BLOCK_N], int64."""
+    blocks = tl.load(block_table_ptr + offs_n // BLOCK_SIZE, mask=mask, other=0).to(tl.int64)
+    return blocks * BLOCK_SIZE + offs_n % BLOCK_SIZE
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def update(  # type: ignore[no-untyped-def]
+    acc,
+    m_i,
+    l_i,
+    query,
+    key,
+    value,
+    key_scale,
+    value_scale,
+    is_visible,
+    scale,
+    soft_cap,
+    FORMAT: tl.constexpr,
+    DTYPE: tl.constexpr,
+    DOT: tl.constexpr,
+    HAS_SOFT_CAP: tl.constexpr,
+    IS_MASKED: tl.constexpr,
+):
+    """Take one tile of keys and values into the running softmax of BLOCK_M rows.
+
+    Args:
+        acc: [BLOCK_M, BLOCK_D], float32: sum of exp2(score - m_i) · value.
+        m_i: [BLOCK_M], float32: largest score.
+        l_i: [BLOCK_M], float32: sum of exp2(score - m_i).
+        query: [BLOCK_M, BLOCK_D], DOT.
+        key: [BLOCK_D, BLOCK_N] as stored.
+        value: [BLOCK_N, BLOCK_D] as stored.
+        key_scale: [BLOCK_N], float32; unused where FORMAT is PLAIN.
+        value_scale: as key_scale.
+        is_visible: [BLOCK_M, BLOCK_N]; unused unless IS_MASKED.
+        scale: of the scores, log2 e included.
+        soft_cap: of the scores, log2 e included.
+        FORMAT: of key and value.
+        DTYPE: what key, value and weights are rounded to before they are multiplied.
+        DOT: what they are multiplied as.
+        HAS_SOFT_CAP: whether there is one.
+        IS_MASKED: whether some rows do not see some keys.
+    """
+    scores = tl.dot(query, dequantize(key, FORMAT, DTYPE).to(DOT), input_precision="ieee") * scale
+    if FORMAT != PLAIN:
+        scores = scores * key_scale[None, :]
+    if HAS_SOFT_CAP:
+        # tanh(x) = 1 - 2 / (1 + exp(2x)); exp(2x) = exp2(2x · log2 e), and the log2 e within both cancels.
+        scores = soft_cap * (1.0 - 2.0 / (1.0 + tl.exp(2.0 * scores / soft_cap)))
+    if IS_MASKED:
+        scores = tl.where(is_visible, scores, _HIDDEN)
+    new_m_i = tl.maximum(m_i, tl.max(scores, 1))
+    weights = tl.exp2(scores - new_m_i[:, None])
+    shrink = tl.exp2(m_i - new_m_i)
+    l_i = l_i * shrink + tl.sum(weights, 1)
+    if FORMAT != PLAIN:
+        weights = weights * value_scale[None, :]
+    acc = acc * shrink[:, None]
+    acc = tl.dot(weights.to(DTYPE).to(DOT), dequantize(value, FORMAT, DTYPE).to(DOT), acc, input_precision="ieee")
+    return acc, new_m_i, l_i
