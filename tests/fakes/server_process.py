@@ -133,9 +133,16 @@ class ServerProcess:
         return self.process.wait(seconds)
 
     def close(self) -> None:
-        if self.process.poll() is None:
+        """End it: in order if it can, so that it removes its temporary folder."""
+        for number in (signal.SIGCONT, signal.SIGTERM, signal.SIGINT):
+            if self.process.poll() is None:
+                self.process.send_signal(number)
+                time.sleep(0.05)
+        try:
+            self.process.wait(10)
+        except subprocess.TimeoutExpired:
             self.process.kill()
-        self.process.wait()
+            self.process.wait()
 
 
 def fetch(url: str, body: Any = None, headers: Mapping[str, str] | None = None, method: str = "") -> Reply:
