@@ -40,6 +40,7 @@ def autoscaled(namespace: str) -> Iterator[Service]:
         rename="scaled",
         scaling=SCALING,
         engine={"maxNumSeqs": 2},
+        kvBudget={"concurrentSequences": 2},
         drain={"timeout": "20s"},
     )
     wait_for_condition("scaled", "Ready", "True", seconds=600)
