@@ -1,11 +1,13 @@
 """Run buildah with a storage folder of our own, so that nothing of the machine's other images is touched."""
 
 import hashlib
+import json
 import os
 import shutil
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from hack.cluster.packages import SEARCH_PATH
 from hack.images.errors import ImageError
@@ -71,6 +73,16 @@ class Buildah:
             tail = "\n".join(path.read_text(errors="replace").splitlines()[-LOG_LINES_SHOWN:])
             raise ImageError(f"`buildah {arguments[0]}` failed with exit code {done.returncode}; from {path}:\n{tail}")
 
+    def prune(self, keep: int) -> None:
+        """Remove all but the newest images of each repository, and the cached layers that only they used."""
+        listing = subprocess.run(
+            self._command("images", "--json"), env=self._environment(), capture_output=True, text=True, check=False
+        )
+        if listing.returncode == 0:
+            old = superseded(json.loads(listing.stdout or "null") or [], keep)
+            if old:
+                self.run("rmi", "--force", *old, log="prune")
+
     def remove_containers(self) -> None:
         """Remove what interrupted builds left; each can hold 5 GB."""
         subprocess.run(self._command("rm", "--all"), env=self._environment(), capture_output=True, check=False)
@@ -90,3 +102,21 @@ class Buildah:
 
     def _environment(self) -> dict[str, str]:
         return {**os.environ, "TMPDIR": str(self.temporary)}
+
+
+def superseded(images: list[dict[str, Any]], keep: int) -> list[str]:
+    """Return the ids of images that newer ones of the same repository have replaced.
+
+    Args:
+        images: as `buildah images --json` lists them; one without a name is what an earlier stage of a build left.
+        keep: how many of each repository stay; one such stage stays for each image of the two repositories.
+    """
+    kept: dict[str, int] = {}
+    old: list[str] = []
+    for image in sorted(images, key=lambda image: int(image["created"]), reverse=True):
+        repositories = {name.rpartition(":")[0] for name in image.get("names") or []} or {""}
+        for repository in repositories:
+            kept[repository] = kept.get(repository, 0) + 1
+        if all(kept[repository] > (keep if repository else 2 * keep) for repository in repositories):
+            old.append(image["id"])
+    return old

@@ -27,6 +27,7 @@ DEBIAN_PACKAGES = {"buildah": "buildah", "debootstrap": "debootstrap"}
 # A cold build of the server: 5 GB of files, twice more while they are committed, 3 GB in the registry.
 COLD_BUILD_GIB = 18
 GIB = 1 << 30
+KEPT_IMAGES = 3  # of each kind: when the pins change, the layer of 5 GB that they replace goes two builds later
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +73,7 @@ class Pipeline:
             base = self._base()
             with step(f"build {image.name}"):
                 self._build(image, reference, base)
+                self.buildah.prune(KEPT_IMAGES)
         return reference
 
     def push(self, image: Image, cluster: ClusterInfo) -> str:
