@@ -100,8 +100,8 @@ def test_probes_ask_the_port_that_the_operator_listens_on() -> None:
 
 def test_a_digest_counts_instead_of_the_tag() -> None:
     digest = "sha256:" + "0" * 64
-    image = pod_of("image.repository=reg/op", "image.tag=v7", f"image.digest={digest}")["spec"]["containers"][0]["image"]
-    assert image == f"reg/op@{digest}"
+    pod = pod_of("image.repository=reg/op", "image.tag=v7", f"image.digest={digest}")["spec"]
+    assert pod["containers"][0]["image"] == f"reg/op@{digest}"
 
 
 def test_the_pod_passes_the_restricted_standard() -> None:
