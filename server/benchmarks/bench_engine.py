@@ -203,7 +203,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 def _tokens_needed(options: argparse.Namespace) -> int:
     """KV slots for the largest run, with a block of room for each request."""
     decoding = max(options.batch_sizes) * (options.prompt_tokens + options.new_tokens + 17)
-    return max(decoding, int(options.prefill_tokens) + 17)
+    return int(max(decoding, options.prefill_tokens + 17))
 
 
 def _processor() -> str:

@@ -11,7 +11,7 @@ from tests.test_server.models.reference import NEAR_TIE, Reference, english_text
 pytestmark = pytest.mark.model
 
 NUM_PROMPTS = 20
-NUM_NEW_TOKENS = 12
+NUM_NEW_TOKENS = 8
 BFLOAT16_GAP = 0.75
 """In bfloat16 another token may be picked only where the reference's two candidates are this close."""
 GREEDY = SamplingParams(max_tokens=NUM_NEW_TOKENS, temperature=0, ignore_eos=True)
