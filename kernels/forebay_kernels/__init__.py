@@ -3,21 +3,33 @@
 from forebay_kernels.dispatch import implementation_of
 from forebay_kernels.operations import (
     add_rms_norm,
+    add_rms_norm_quantize,
     decode_attention,
+    gelu_and_mul,
+    gelu_and_mul_quantize,
     prefill_attention,
+    quantize_per_token,
     rms_norm,
+    rms_norm_quantize,
     rotary,
     silu_and_mul,
+    silu_and_mul_quantize,
     write_kv_cache,
 )
 
 __all__ = [
     "add_rms_norm",
+    "add_rms_norm_quantize",
     "decode_attention",
+    "gelu_and_mul",
+    "gelu_and_mul_quantize",
     "implementation_of",
     "prefill_attention",
+    "quantize_per_token",
     "rms_norm",
+    "rms_norm_quantize",
     "rotary",
     "silu_and_mul",
+    "silu_and_mul_quantize",
     "write_kv_cache",
 ]

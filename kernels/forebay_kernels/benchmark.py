@@ -17,6 +17,9 @@ _DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torc
 # Two roundings to each dtype, as in the kernels' tests.
 _TOLERANCES = {torch.bfloat16: 2.0**-6, torch.float16: 2.0**-9, torch.float32: 2.0**-19}
 
+_COLUMNS = (("tokens", 7), ("implementation", 16), ("MB moved", 10), ("us", 10), ("GB/s", 9), ("TFLOP/s", 9))
+_HEADER = f"{'model':<14}" + "".join(f"{name:>{width}}" for name, width in _COLUMNS) + f"{'speed-up':>10}"
+
 
 @dataclass(frozen=True, slots=True)
 class Case:
@@ -44,9 +47,7 @@ def main(name: str, make_case: CaseMaker, *, arguments: list[str] | None = None)
         return 2
     dtype = _DTYPES[options.dtype]
     print(f"{name} on {_describe(device)}, {options.dtype}, PyTorch {torch.__version__}; median times")
-    print(
-        f"{'model':<14}{'tokens':>7}{'implementation':>16}{'MB moved':>10}{'us':>10}{'GB/s':>9}{'TFLOP/s':>9}{'speed-up':>10}"
-    )
+    print(_HEADER)
     for shape in MODEL_SHAPES:
         if options.model and shape.name not in options.model:
             continue
@@ -59,7 +60,8 @@ def main(name: str, make_case: CaseMaker, *, arguments: list[str] | None = None)
                 torch_seconds = torch_seconds or seconds
                 print(
                     f"{shape.name:<14}{num_tokens:>7}{label:>16}{case.bytes_moved / 1e6:>10.3f}{seconds * 1e6:>10.1f}"
-                    f"{case.bytes_moved / seconds / 1e9:>9.1f}{case.flops / seconds / 1e12:>9.3f}{torch_seconds / seconds:>9.2f}x",
+                    f"{case.bytes_moved / seconds / 1e9:>9.1f}{case.flops / seconds / 1e12:>9.3f}"
+                    f"{torch_seconds / seconds:>9.2f}x",
                     flush=True,
                 )
     return 0

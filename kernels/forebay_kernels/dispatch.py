@@ -35,6 +35,12 @@ KERNELS: dict[str, Kernel] = {
     "write_kv_cache": Kernel(reference.write_kv_cache, "forebay_kernels.gpu.write_kv_cache"),
     "prefill_attention": Kernel(reference.prefill_attention, "forebay_kernels.gpu.prefill_attention"),
     "decode_attention": Kernel(reference.decode_attention, "forebay_kernels.gpu.decode_attention"),
+    "gelu_and_mul": Kernel(reference.gelu_and_mul, "forebay_kernels.gpu.silu_and_mul"),
+    "quantize_per_token": Kernel(reference.quantize_per_token, "forebay_kernels.gpu.quantize_per_token"),
+    "rms_norm_quantize": Kernel(reference.rms_norm_quantize, "forebay_kernels.gpu.rms_norm_quantize"),
+    "add_rms_norm_quantize": Kernel(reference.add_rms_norm_quantize, "forebay_kernels.gpu.rms_norm_quantize"),
+    "silu_and_mul_quantize": Kernel(reference.silu_and_mul_quantize, "forebay_kernels.gpu.silu_and_mul_quantize"),
+    "gelu_and_mul_quantize": Kernel(reference.gelu_and_mul_quantize, "forebay_kernels.gpu.silu_and_mul_quantize"),
 }
 
 

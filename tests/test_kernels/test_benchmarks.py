@@ -19,6 +19,12 @@ BYTES_MOVED = {
     "write_kv_cache": 2 * 10 * 9 * 64 * 2 + 5 * 10 * 3 * 64 * 2 + 10 * (8 + 8) + 10 * 64 * 4,
     "prefill_attention": 2 * 10 * (9 + 3) * 64 * 2,
     "decode_attention": 2 * 10 * 9 * 64 * 2 + 2 * 10 * 1024 * 3 * 64 * 2 + 10 * 64 * 4 + 10 * 4,
+    "quantize_per_token": 10 * 576 * 3 + 10 * 4,
+    "rms_norm_quantize": 10 * 576 * 3 + 576 * 2 + 10 * 4,
+    "add_rms_norm_quantize": 10 * 576 * 7 + 576 * 2 + 10 * 4,
+    "silu_and_mul_quantize": 10 * 1536 * 5 + 10 * 4,
+    "gelu_and_mul_quantize": 10 * 1536 * 5 + 10 * 4,
+    "gelu_and_mul": 10 * (2 + 1) * 1536 * 2,
     "silu_and_mul": 10 * (2 + 1) * 1536 * 2,
 }
 

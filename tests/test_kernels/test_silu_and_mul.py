@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from forebay_kernels import reference, silu_and_mul
+from forebay_kernels import gelu_and_mul, reference, silu_and_mul
 from forebay_kernels.gpu import silu_and_mul as gpu
 from tests.test_kernels.comparison import DEVICE, DTYPES, assert_close, random_tensor, share_of_equal_bits
 
@@ -56,3 +56,24 @@ def test_a_row_alone_equals_the_row_in_a_batch_bit_for_bit(module: object, dtype
 def test_an_argument_that_does_not_fit_is_named(gate_up: torch.Tensor, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         silu_and_mul(gate_up)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("intermediate_size", [7, 1025])
+@pytest.mark.parametrize("num_tokens", [0, 3])
+def test_gelu_and_mul_equals_its_definition(num_tokens: int, intermediate_size: int, dtype: torch.dtype) -> None:
+    # Positive: far below zero gelu is a difference of two numbers near 1, of which no digits are left.
+    gate_up = random_tensor(num_tokens, 2 * intermediate_size, dtype=dtype, seed=1, scale=2).abs()
+    assert_close(gpu.gelu_and_mul(gate_up), reference.gelu_and_mul(gate_up), num_roundings=2)
+
+
+@pytest.mark.filterwarnings("ignore:overflow encountered in exp:RuntimeWarning")
+def test_gelu_of_a_gate_on_both_sides_of_zero() -> None:
+    gate_up = torch.tensor([[50.0, -50.0, 0.0, -1.0, 3.0, 3.0, 3.0, 1.0]], device=DEVICE)
+    expected = torch.tensor([[150.0, 0.0, 0.0, -0.158808]], device=DEVICE)
+    torch.testing.assert_close(gpu.gelu_and_mul(gate_up), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_gelu_names_an_argument_that_does_not_fit() -> None:
+    with pytest.raises(ValueError, match="gate_up: the last dimension must be even"):
+        gelu_and_mul(torch.ones(2, 7))

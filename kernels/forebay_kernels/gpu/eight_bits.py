@@ -76,5 +76,11 @@ def decode_fp8(code):  # type: ignore[no-untyped-def]
 @triton.jit  # type: ignore[untyped-decorator]
 def dequantize(stored, FORMAT: tl.constexpr, DTYPE: tl.constexpr):  # type: ignore[no-untyped-def]
     """Return stored numbers of FORMAT as DTYPE, without their scale: exact for float16, bfloat16 and float32."""
-    # Integers by way of float32, as GPUs convert them: the interpreter cannot make bfloat16 of them at once.
-    return decode_fp8(stored).to(DTYPE) if FORMAT == FP8 else stored.to(tl.float32).to(DTYPE)
+    if FORMAT == FP8:
+        numbers = decode_fp8(stored).to(DTYPE)
+    elif FORMAT == INT8:
+        # By way of float32, as GPUs convert integers: the interpreter cannot make bfloat16 of them at once.
+        numbers = stored.to(tl.float32).to(DTYPE)
+    else:
+        numbers = stored.to(DTYPE)
+    return numbers

@@ -112,18 +112,21 @@ def _prefill_attention_kernel(  # type: ignore[no-untyped-def]
     # The chunk before this program's rows: all visible, unless the window ends there.
     key_base = key_ptr + first_token * stride_key_token + kv_head * stride_key_head
     value_base = value_ptr + first_token * stride_value_token + kv_head * stride_value_head
+    # 32 bits within a tile, and 64 to its start: pointers of 64 bits for a whole tile would fill the registers.
+    key_offs = offs_tile[None, :] * stride_key_token + offs_d[:, None]
+    value_offs = offs_tile[:, None] * stride_value_token + offs_d[None, :]
     first_key = 0
     if HAS_WINDOW:
         first_key = tl.maximum(first_row - sliding_window + 1, 0) // BLOCK_N * BLOCK_N
     for start in range(first_key, first_row, BLOCK_N):
         offs_n = start + offs_tile
         key = tl.load(
-            key_base + offs_n.to(tl.int64)[None, :] * stride_key_token + offs_d[:, None],
+            key_base + tl.cast(start, tl.int64) * stride_key_token + key_offs,
             mask=in_head[:, None],
             other=0.0,
         )
         value = tl.load(
-            value_base + offs_n.to(tl.int64)[:, None] * stride_value_token + offs_d[None, :],
+            value_base + tl.cast(start, tl.int64) * stride_value_token + value_offs,
             mask=in_head[None, :],
             other=0.0,
         )
@@ -138,12 +141,12 @@ def _prefill_attention_kernel(  # type: ignore[no-untyped-def]
         offs_n = start + offs_tile
         in_chunk = offs_n < num_new
         key = tl.load(
-            key_base + offs_n.to(tl.int64)[None, :] * stride_key_token + offs_d[:, None],
+            key_base + tl.cast(start, tl.int64) * stride_key_token + key_offs,
             mask=in_chunk[None, :] & in_head[:, None],
             other=0.0,
         )
         value = tl.load(
-            value_base + offs_n.to(tl.int64)[:, None] * stride_value_token + offs_d[None, :],
+            value_base + tl.cast(start, tl.int64) * stride_value_token + value_offs,
             mask=in_chunk[:, None] & in_head[None, :],
             other=0.0,
         )

@@ -11,7 +11,7 @@ from forebay_kernels.gpu.launch import Launch, block_of, warps_of
 
 
 @triton.jit
-def _normalise(row, weight, hidden_size, eps):  # type: ignore[no-untyped-def]
+def normalise(row, weight, hidden_size, eps):  # type: ignore[no-untyped-def]
     """Compute round(row / sqrt(mean(row²) + eps)) · weight. Elements of row past hidden_size must be 0."""
     row_float32 = row.to(tl.float32)
     mean_square = tl.sum(row_float32 * row_float32, axis=0) / hidden_size
@@ -37,7 +37,7 @@ def _rms_norm_kernel(  # type: ignore[no-untyped-def]
     mask = offs < hidden_size
     row = tl.load(x_ptr + token * stride_x_token + offs, mask=mask, other=0.0)
     weight = tl.load(weight_ptr + offs, mask=mask, other=0.0)
-    normed = _normalise(row, weight, hidden_size, eps)
+    normed = normalise(row, weight, hidden_size, eps)
     tl.store(normed_ptr + token * hidden_size + offs, normed.to(row.dtype), mask=mask)
 
 
@@ -64,7 +64,7 @@ def _add_rms_norm_kernel(  # type: ignore[no-untyped-def]
     # Rounded before the statistics, as the definition does: what is normalised is what the next layer adds to.
     new_residual = (residual.to(tl.float32) + x.to(tl.float32)).to(x.dtype)
     tl.store(new_residual_ptr + token * hidden_size + offs, new_residual, mask=mask)
-    normed = _normalise(new_residual, weight, hidden_size, eps)
+    normed = normalise(new_residual, weight, hidden_size, eps)
     tl.store(normed_ptr + token * hidden_size + offs, normed.to(x.dtype), mask=mask)
 
 
@@ -101,7 +101,7 @@ def rms_norm_launch(normed: torch.Tensor, x: torch.Tensor, weight: torch.Tensor,
             "eps": eps,
             "BLOCK_HIDDEN": block_hidden,
         },
-        num_warps=_warps_of_row(block_hidden),
+        num_warps=warps_of_row(block_hidden),
     )
 
 
@@ -131,11 +131,12 @@ def add_rms_norm_launch(
             "eps": eps,
             "BLOCK_HIDDEN": block_hidden,
         },
-        num_warps=_warps_of_row(block_hidden),
+        num_warps=warps_of_row(block_hidden),
     )
 
 
-def _warps_of_row(block_hidden: int) -> int:
+def warps_of_row(block_hidden: int) -> int:
+    """Return the warps of a program that keeps a whole row in registers."""
     # Two 16-byte loads of bfloat16 a thread, and registers to spare up to the longest row: 32768 / (16 * 32) = 64
     # elements a thread. By arithmetic: not yet measured on a GPU.
     return warps_of(block_hidden, elements_per_thread=16)

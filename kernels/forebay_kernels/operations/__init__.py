@@ -4,18 +4,31 @@ Every check is on shapes, strides, dtypes and devices alone, none reads a tensor
 They hold on every device alike: what would fail on a GPU fails on a CPU too.
 """
 
-from forebay_kernels.operations.activations import silu_and_mul
+from forebay_kernels.operations.activations import gelu_and_mul, silu_and_mul
 from forebay_kernels.operations.attention import decode_attention, prefill_attention
 from forebay_kernels.operations.kv_cache import write_kv_cache
 from forebay_kernels.operations.norms import add_rms_norm, rms_norm
 from forebay_kernels.operations.positions import rotary
+from forebay_kernels.operations.quantization import (
+    add_rms_norm_quantize,
+    gelu_and_mul_quantize,
+    quantize_per_token,
+    rms_norm_quantize,
+    silu_and_mul_quantize,
+)
 
 __all__ = [
     "add_rms_norm",
+    "add_rms_norm_quantize",
     "decode_attention",
+    "gelu_and_mul",
+    "gelu_and_mul_quantize",
     "prefill_attention",
+    "quantize_per_token",
     "rms_norm",
+    "rms_norm_quantize",
     "rotary",
     "silu_and_mul",
+    "silu_and_mul_quantize",
     "write_kv_cache",
 ]

@@ -22,3 +22,20 @@ def silu_and_mul(gate_up: torch.Tensor) -> torch.Tensor:
     checks.check_silu_and_mul(gate_up)
     activated: torch.Tensor = implementation("silu_and_mul", gate_up.device.type)(gate_up)
     return activated
+
+
+def gelu_and_mul(gate_up: torch.Tensor) -> torch.Tensor:
+    """Multiply gelu(gate), in its tanh approximation, by up: Gemma's gated MLP.
+
+    Args:
+        gate_up: as for `silu_and_mul`.
+
+    Returns:
+        As `silu_and_mul`.
+
+    Raises:
+        ValueError: shape, dtype or strides are not as said above.
+    """
+    checks.check_gelu_and_mul(gate_up)
+    activated: torch.Tensor = implementation("gelu_and_mul", gate_up.device.type)(gate_up)
+    return activated

@@ -3,7 +3,7 @@
 import torch
 
 from forebay_kernels.production.attention import attention_launches, cache_launches
-from forebay_kernels.production.elementwise import elementwise_launches
+from forebay_kernels.production.elementwise import elementwise_launches, quantizing_launches
 from forebay_kernels.production.tensors import HEAD_SHAPES, Production
 from forebay_kernels.shapes import MODEL_SHAPES
 from forebay_kernels.targets import Target
@@ -13,6 +13,7 @@ def production_launches(target: Target, dtype: torch.dtype = torch.bfloat16) -> 
     """Yield every kernel at every production size, as it would be launched on this target."""
     for shape in MODEL_SHAPES:
         yield from elementwise_launches(shape, dtype)
+    yield from quantizing_launches(MODEL_SHAPES[1], dtype)
     for shape in HEAD_SHAPES:
         yield from cache_launches(shape, dtype)
         yield from attention_launches(shape, dtype, target)

@@ -5,18 +5,31 @@ same tokens: where that model rounds to the input dtype between two steps, so do
 `rotary`, which keeps cos and sin in float32 where that model rounds them to the input dtype first.
 """
 
-from forebay_kernels.reference.activations import silu_and_mul
+from forebay_kernels.reference.activations import gelu_and_mul, silu_and_mul
 from forebay_kernels.reference.attention import decode_attention, prefill_attention
 from forebay_kernels.reference.kv_cache import write_kv_cache
 from forebay_kernels.reference.norms import add_rms_norm, rms_norm
 from forebay_kernels.reference.positions import rotary
+from forebay_kernels.reference.quantization import (
+    add_rms_norm_quantize,
+    gelu_and_mul_quantize,
+    quantize_per_token,
+    rms_norm_quantize,
+    silu_and_mul_quantize,
+)
 
 __all__ = [
     "add_rms_norm",
+    "add_rms_norm_quantize",
     "decode_attention",
+    "gelu_and_mul",
+    "gelu_and_mul_quantize",
     "prefill_attention",
+    "quantize_per_token",
     "rms_norm",
+    "rms_norm_quantize",
     "rotary",
     "silu_and_mul",
+    "silu_and_mul_quantize",
     "write_kv_cache",
 ]
