@@ -48,6 +48,7 @@ format: setup ## Format the code and sort the imports
 
 crds: setup ## Generate crds/*.yaml from the types
 	$(BIN)/forebay crds --output crds
+	$(BIN)/forebay crds --output helm/forebay/files/crds
 
 constraints: setup ## Pin what is installed in .venv into constraints.txt
 	hack/constraints.sh

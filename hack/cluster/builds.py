@@ -24,12 +24,14 @@ class Family:
         module: the module whose required version is the family's version; empty for our own source.
         packages: program name -> import path.
         variables: Go variable -> text for the linker's -X; `{version}`, `{major}` and `{minor}` are filled in.
+        build: ends the name of the cache folder; another word when the variables change, so that it is built anew.
     """
 
     name: str
     module: str
     packages: Mapping[str, str]
     variables: Mapping[str, str] = field(default_factory=dict)
+    build: str = ""
 
 
 _KUBERNETES = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy", "kubectl")
@@ -51,7 +53,16 @@ FAMILIES = (
         "helm",
         "helm.sh/helm/v3",
         {"helm": "helm.sh/helm/v3/cmd/helm"},
-        {"helm.sh/helm/v3/internal/version.version": "{version}"},
+        {
+            "helm.sh/helm/v3/internal/version.version": "{version}",
+            # What `helm template` and `helm lint` take for the cluster's version; without it they believe in 1.20.
+            **{
+                f"helm.sh/helm/v3/pkg/{package}.k8sVersion{part}": number
+                for package in ("chartutil", "lint/rules")
+                for part, number in (("Major", "1"), ("Minor", "34"))
+            },
+        },
+        build="-kube1.34",
     ),
     Family("coredns", "github.com/coredns/coredns", {"coredns": "github.com/coredns/coredns"}),
     Family("pause", "", {"pause": "."}),
@@ -85,7 +96,7 @@ def linker_flags(family: Family, version: str) -> str:
 def folder_of(family: Family, programs: Path) -> Path:
     """Return where a family's programs lie once they are built."""
     go_mod = (MODULES / family.name / "go.mod").read_text(encoding="utf-8")
-    return programs / f"{family.name}-{version_of(family, go_mod)}"
+    return programs / f"{family.name}-{version_of(family, go_mod)}{family.build}"
 
 
 def is_built(family: Family, programs: Path) -> bool:
