@@ -9,6 +9,7 @@ from forebay_operator.api.inference_service import PLANNED_FLAGS
 from forebay_operator.failures import EXIT_REASONS
 from forebay_operator.flags import API_PORT, OPS_PORT
 from forebay_operator.scrape import scraped
+from forebay_operator.scraped import Measured
 from forebay_server.arguments import parse_args
 from forebay_server.errors import ExitCode
 from forebay_server.ops.reports import load_report, startup_report
@@ -71,3 +72,10 @@ def test_the_operator_reads_progress_and_load_as_the_server_writes_them() -> Non
     assert told.running == 3
     assert told.waiting is not None
     assert told.waiting >= 2
+    assert told.measured is None
+
+
+def test_the_operator_reads_what_was_measured_as_the_server_writes_it() -> None:
+    now = StateSnapshot(num_blocks=8, weight_bytes=1000, kv_cache_tokens=128, kv_bytes_per_token=64)
+    told = scraped(startup_report(now, 1.0, {"kvCacheTokens": 128}), {}).measured
+    assert told == Measured(weight_bytes=1000, kv_cache_tokens=128, kv_bytes_per_token=64)

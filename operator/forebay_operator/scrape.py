@@ -10,7 +10,7 @@ from typing import Any
 import aiohttp
 
 from forebay_operator.flags import OPS_PORT
-from forebay_operator.scraped import Scraped
+from forebay_operator.scraped import Measured, Scraped
 
 TIMEOUT_SECONDS = 2.0
 CONCURRENCY = 32
@@ -100,7 +100,19 @@ def scraped(progress: Mapping[str, object], load: Mapping[str, object]) -> Scrap
         bytes_total=_count(progress.get("bytesTotal")),
         running=_count(load.get("running")),
         waiting=_count(load.get("waiting")),
+        measured=_measured(progress.get("measured")),
     )
+
+
+def _measured(report: object) -> Measured | None:
+    if not isinstance(report, Mapping):
+        return None
+    told = Measured(
+        weight_bytes=_count(report.get("weightBytes")),
+        kv_cache_tokens=_count(report.get("kvCacheTokens")),
+        kv_bytes_per_token=_count(report.get("kvBytesPerToken")),
+    )
+    return None if told == Measured() else told
 
 
 def _parse(body: bytes) -> dict[str, Any] | None:

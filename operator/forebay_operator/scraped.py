@@ -4,6 +4,15 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """What an engine has really allocated on one accelerator; None where it did not say."""
+
+    weight_bytes: int | None = None
+    kv_cache_tokens: int | None = None
+    kv_bytes_per_token: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Scraped:
     """One answer of `/startupz` and `/load`; None where the pod did not say."""
 
@@ -15,3 +24,5 @@ class Scraped:
     """Requests in the engine's batch; None: the load could not be read."""
     waiting: int | None = None
     """Requests in the engine's queue; None: the load could not be read."""
+    measured: Measured | None = None
+    """None: the engine has not come so far."""

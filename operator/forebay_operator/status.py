@@ -3,7 +3,7 @@
 Ready is about the spec that is observed: pods of an older revision do not count.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from forebay_operator import names
@@ -14,6 +14,7 @@ from forebay_operator.failures import REFERENCE_REASONS, Failure
 from forebay_operator.observed import Observed
 from forebay_operator.pod_views import PodPhase, PodView
 from forebay_operator.resolve import Resolution
+from forebay_operator.verification import plan_verified
 
 MAX_PODS = 64
 """Pods in `status.load`."""
@@ -84,6 +85,7 @@ def _statements(
         _spec_valid(resolution),
         _references_resolved(resolution, reference),
         _plan_feasible(resolution),
+        _plan_verified(observed, resolution, current),
         _progressing(observed, resolution, desired, current, blocked),
     ]
     if decision is not None:
@@ -170,6 +172,17 @@ def _plan_feasible(resolution: Resolution) -> Statement:
         f"tensor parallel {plan['tensorParallelSize']}, weights {plan['weights']}, {plan['kvCacheTokens']} KV tokens, "
         f"{plan['headroomBytes'] // MIB} MiB left over",
     )
+
+
+def _plan_verified(observed: Observed, resolution: Resolution, current: Sequence[PodView]) -> Statement:
+    rendered = resolution.rendered
+    if rendered is None:
+        return Statement("PlanVerified", "Unknown", "NoPlan", "there is no plan that an engine could verify")
+    before: Mapping[str, Any] | None = None
+    if observed.status.get("revision") == rendered.revision:
+        conditions = observed.status.get("conditions", ())
+        before = next((condition for condition in conditions if condition["type"] == "PlanVerified"), None)
+    return plan_verified(rendered.plan, current, before)
 
 
 def _progressing(

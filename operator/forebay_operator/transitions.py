@@ -5,7 +5,7 @@ from typing import Any
 
 from forebay_operator.actions import Action, Event
 
-_TOLD_WHEN_BAD = ("SpecValid", "ReferencesResolved", "PlanFeasible", "ScalingActive", "Degraded")
+_TOLD_WHEN_BAD = ("SpecValid", "ReferencesResolved", "PlanFeasible", "PlanVerified", "ScalingActive", "Degraded")
 MAX_MESSAGE_CHARS = 1024
 """The API server refuses longer messages of events."""
 

@@ -1,5 +1,6 @@
 """What a pod is doing, from what Kubernetes and the engine say of it."""
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -135,9 +136,9 @@ def test_a_running_pod_that_is_not_ready_is_as_far_as_it_says(said: str | None, 
 
 
 def test_load_progress_is_shown_while_loading_only() -> None:
-    progress = {"bytes_loaded": 3 * MIB, "bytes_total": 9 * MIB}
-    loading = view(pod(container({"running": {}})), (), Scraped(phase="loading", **progress))
-    warming = view(pod(container({"running": {}})), (), Scraped(phase="warming", **progress))
+    progress = Scraped(phase="loading", bytes_loaded=3 * MIB, bytes_total=9 * MIB)
+    loading = view(pod(container({"running": {}})), (), progress)
+    warming = view(pod(container({"running": {}})), (), replace(progress, phase="warming"))
     assert (loading.bytes_loaded, loading.bytes_total) == (3 * MIB, 9 * MIB)
     assert (warming.bytes_loaded, warming.bytes_total) == (None, None)
 

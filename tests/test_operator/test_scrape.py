@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 from forebay_operator.scrape import Scraper, Target, scraped
-from forebay_operator.scraped import Scraped
+from forebay_operator.scraped import Measured, Scraped
 from tests.fakes.contract_server import State, answer, serve
 
 
@@ -85,7 +85,12 @@ async def test_a_pod_that_does_not_answer_is_left_out(scraper: tuple[Scraper, Cl
 
 @pytest.mark.parametrize("value", [-1, 1.5, "3", None, True, []])
 def test_what_is_no_count_was_not_said(value: object) -> None:
-    assert scraped({"bytesDone": value}, {"waiting": value}) == Scraped()
+    assert scraped({"bytesDone": value, "measured": {"weightBytes": value}}, {"waiting": value}) == Scraped()
+    assert scraped({"measured": value}, {}) == Scraped()
+
+
+def test_a_measurement_may_be_partial() -> None:
+    assert scraped({"measured": {"weightBytes": 7}}, {}) == Scraped(measured=Measured(weight_bytes=7))
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,14 @@ Timestamp = Annotated[str, StringConstraints(max_length=40), Field(json_schema_e
 Count = Annotated[int, Field(ge=0)]
 
 ConditionType = Literal[
-    "Ready", "SpecValid", "ReferencesResolved", "PlanFeasible", "Progressing", "ScalingActive", "Degraded"
+    "Ready",
+    "SpecValid",
+    "ReferencesResolved",
+    "PlanFeasible",
+    "PlanVerified",
+    "Progressing",
+    "ScalingActive",
+    "Degraded",
 ]
 Phase = Literal["pending", "downloading", "loading", "compiling", "warming", "serving", "draining", "failed"]
 

@@ -1,0 +1,70 @@
+"""Whether the engine measured what the plan says: the condition PlanVerified. Pure; nothing is done about the answer.
+
+Weights may differ a little, because tensors are padded; the KV cache is asked for by number and must be exact.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from forebay_operator.conditions import Statement
+from forebay_operator.pod_views import PodView
+from forebay_operator.scraped import Measured
+
+WEIGHTS_TOLERANCE_PERCENT = 2
+"""So far may measured and planned weights be apart."""
+
+Deviation = Literal["WeightsDiffer", "KVCacheDiffers"]
+
+
+def plan_verified(plan: Mapping[str, Any], pods: Sequence[PodView], before: Mapping[str, Any] | None) -> Statement:
+    """What the pods of one revision say of its plan.
+
+    Args:
+        plan: as it stands in `status.plan`.
+        pods: of the observed revision only.
+        before: the condition as it was last written about this same revision. A verdict outlives the pods that it came
+            from: neither scaling to zero nor a pod that does not answer makes it unknown again.
+    """
+    reports = [
+        (pod.name, pod.scraped.measured)
+        for pod in sorted(pods, key=lambda pod: pod.name)
+        if pod.scraped is not None and pod.scraped.measured is not None
+    ]
+    for name, measured in reports:
+        if reason := deviation(plan, measured):
+            return Statement("PlanVerified", "False", reason, f"{name}: {_numbers(plan, measured)}")
+    if reports:
+        return Statement("PlanVerified", "True", "AsPlanned", _numbers(plan, reports[0][1]))
+    if before is not None and before["status"] != "Unknown":
+        return Statement("PlanVerified", before["status"], before["reason"], before["message"])
+    return Statement("PlanVerified", "Unknown", "NotMeasured", "no engine of this revision has measured anything yet")
+
+
+def deviation(plan: Mapping[str, Any], measured: Measured) -> Deviation | None:
+    """Which of the plan's numbers the engine contradicts; what it did not say contradicts nothing."""
+    weights = measured.weight_bytes
+    planned = int(plan["weightBytesPerGPU"])
+    if weights is not None and abs(weights - planned) * 100 > planned * WEIGHTS_TOLERANCE_PERCENT:
+        return "WeightsDiffer"
+    if any(said is not None and said != plan[name] for name, said in _kv(measured).items()):
+        return "KVCacheDiffers"
+    return None
+
+
+def _kv(measured: Measured) -> dict[str, int | None]:
+    """What was measured of the KV cache, by the plan's names; an engine speaks of one accelerator."""
+    return {"kvCacheTokens": measured.kv_cache_tokens, "kvBytesPerTokenPerGPU": measured.kv_bytes_per_token}
+
+
+def _numbers(plan: Mapping[str, Any], measured: Measured) -> str:
+    planned = {"weightBytesPerGPU": measured.weight_bytes, **_kv(measured)}
+    words = {
+        "weightBytesPerGPU": "weight bytes",
+        "kvCacheTokens": "KV cache tokens",
+        "kvBytesPerTokenPerGPU": "KV bytes per token",
+    }
+    return "; ".join(
+        f"{said:,} {words[name]} measured, {int(plan[name]):,} planned"
+        for name, said in planned.items()
+        if said is not None
+    )
