@@ -182,6 +182,6 @@ def objects(node: dict[str, Any], path: str = "") -> Iterator[tuple[str, dict[st
 
 
 def test_an_old_kubernetes_is_refused() -> None:
-    done = run_helm("template", "forebay", str(CHART), "--kube-version", "1.28.9")
+    done = run_helm("template", "forebay", str(CHART), "--kube-version", "1.29.9")
     assert done.returncode != 0
-    assert "1.29" in done.stderr
+    assert "1.30" in done.stderr
