@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from hack.install import ensure_namespace, install_operator
-from hack.kube import ROOT, kubectl
+from hack.kube import ROOT, get, kubectl, list_objects, wait_until
 from tests.e2e.cluster import NAMESPACE, Service, apply_example, wait_for_condition
 
 
@@ -22,10 +22,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def namespace() -> Iterator[str]:
     """A fresh namespace that enforces restricted pods, with the model's claim in it, under an installed operator."""
     install_operator()
-    kubectl("delete", "namespace", NAMESPACE, "--ignore-not-found", "--timeout=5m", timeout=330)
+    delete_namespace()
     ensure_namespace(NAMESPACE)
     subprocess.run([sys.executable, "-m", "hack.model", "--namespace", NAMESPACE], cwd=ROOT, check=True)
     yield NAMESPACE
+    delete_namespace()
+
+
+def delete_namespace() -> None:
+    """Delete the namespace and wait; its pods first, or Kubernetes waits half of their long grace period."""
+    if get("namespace", NAMESPACE, NAMESPACE) is None:
+        return
+    kubectl("delete", "infsvc", "--all", "-n", NAMESPACE, "--wait=true")
+    wait_until("the last pod to go", lambda: not list_objects("pods", NAMESPACE), 120)
     kubectl("delete", "namespace", NAMESPACE, "--timeout=5m", timeout=330)
 
 

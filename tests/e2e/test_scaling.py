@@ -54,15 +54,17 @@ async def test_a_queue_brings_a_second_pod_and_quiet_takes_it_away(autoscaled: S
 
     async def keep_asking() -> None:
         while not stop.is_set():
-            with contextlib.suppress(openai.APIStatusError, openai.APIConnectionError):
+            with contextlib.suppress(openai.RateLimitError, openai.InternalServerError, openai.APIConnectionError):
                 await client.completions.create(
-                    model="smollm2-autoscaled",
+                    model=autoscaled.name,
                     prompt="Once upon a time",
                     max_tokens=64,
                     extra_body={"ignore_eos": True},
                 )
 
     users = [asyncio.create_task(keep_asking()) for _ in range(12)]
+    await asyncio.sleep(5)
+    assert not any(user.done() for user in users)
     await asyncio.to_thread(wait_until, "two replicas", lambda: autoscaled.resource["spec"]["replicas"] == 2, 120)
     await asyncio.to_thread(wait_until, "two ready", lambda: autoscaled.status.get("readyReplicas") == 2, 300)
     decision = autoscaled.status["autoscaling"]
