@@ -86,6 +86,12 @@ def _child(owner: Owner, api_version: str, kind: str, body: dict[str, Any], name
     return manifest
 
 
+def template_revision(deployment: Mapping[str, Any] | None) -> str:
+    """Which revision a Deployment runs; empty when there is none."""
+    template = (deployment or {}).get("spec", {}).get("template", {})
+    return str(template.get("metadata", {}).get("labels", {}).get(names.REVISION_LABEL, ""))
+
+
 def digest(value: Any) -> str:
     """Ten hexadecimal digits that stand for a value of JSON, whatever the order of its keys."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True)

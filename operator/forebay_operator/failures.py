@@ -3,6 +3,7 @@
 import json
 import re
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 EXIT_REASONS = {
@@ -34,6 +35,16 @@ class Failure:
     """One CamelCase word for programs and one line for people."""
 
     reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class LastEnd:
+    """How a container last ended, other than well."""
+
+    code: int
+    at: datetime
+    """To the second."""
     message: str
 
 

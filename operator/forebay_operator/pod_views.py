@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any, Literal
 
 from forebay_operator import names
-from forebay_operator.failures import Failure, missing_reference, terminated, unschedulable, waiting
+from forebay_operator.failures import Failure, LastEnd, missing_reference, terminated, unschedulable, waiting
 from forebay_operator.scraped import Scraped
 
 PodPhase = Literal["pending", "downloading", "loading", "compiling", "warming", "serving", "draining", "failed"]
@@ -47,6 +47,8 @@ class PodView:
     unschedulable_since: datetime | None = None
     ended: datetime | None = None
     """When its container ended, for pods that do not restart."""
+    last_end: LastEnd | None = None
+    """How its container last ended, if not well; stays while the container runs again."""
     bytes_loaded: int | None = None
     bytes_total: int | None = None
     scraped: Scraped | None = None
@@ -79,6 +81,7 @@ def view(
         failure=None if ready else failure,
         unschedulable_since=unschedulable_since,
         ended=parse_time(ended) if ended else None,
+        last_end=_last_end(container),
         bytes_loaded=scraped.bytes_loaded if scraped and phase == "loading" else None,
         bytes_total=scraped.bytes_total if scraped and phase == "loading" else None,
         scraped=scraped,
@@ -134,6 +137,14 @@ def _phase(
     if scraped and scraped.phase in _PHASES and "running" in container.get("state", {}):
         return _PHASES[scraped.phase]
     return "pending"
+
+
+def _last_end(container: Mapping[str, Any]) -> LastEnd | None:
+    ended = container.get("state", {}).get("terminated") or container.get("lastState", {}).get("terminated")
+    failure = terminated(ended) if ended else None
+    if failure is None or not ended.get("finishedAt"):
+        return None
+    return LastEnd(int(ended["exitCode"]), parse_time(ended["finishedAt"]).replace(microsecond=0), failure.message)
 
 
 _WAITING_REASONS = frozenset({"MissingClaim", "MissingSecret", "WaitingForGPU", "Unschedulable"})

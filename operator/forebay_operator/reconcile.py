@@ -1,16 +1,24 @@
 """reconcile: from what was observed to what is to be done. Pure: no I/O, no clock; the same in, the same out."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
 from forebay_operator.actions import Action, Apply, Delete, PatchStatus
 from forebay_operator.api.inference_service import InferenceServiceSpec
 from forebay_operator.autoscale import History
-from forebay_operator.children import controller_revision, deployment, is_applied, service, service_account
+from forebay_operator.children import (
+    controller_revision,
+    deployment,
+    is_applied,
+    service,
+    service_account,
+    template_revision,
+)
 from forebay_operator.failures import Failure
 from forebay_operator.inspect_pods import inspect_pod
 from forebay_operator.observed import Body, Observed, is_owned
+from forebay_operator.refusals import fallback, is_final, refusal_of
 from forebay_operator.resolve import Rendered, Resolution, attempt_of, known_model, resolve, wanted_inspect_pods
 from forebay_operator.rollouts import strategy
 from forebay_operator.scaling import decision, record, scale_actions
@@ -37,18 +45,23 @@ def reconcile(observed: Observed) -> Outcome:
     """One step from what is towards what should be."""
     resolution = resolve(observed)
     spec, rendered = resolution.spec, resolution.rendered
-    made = decision(observed, spec, rendered) if spec and rendered else None
+    desired = 0 if spec is None or spec.suspend else spec.replicas
+    running = rendered
+    if rendered is not None:
+        resolution = replace(resolution, refusal=refusal_of(observed, rendered.revision, desired))
+        if is_final(resolution.refusal):
+            running = fallback(observed, rendered.revision)
+    made = decision(observed, spec, running) if spec and running else None
     actions: list[Action] = []
     if foreign := _foreign(observed):
         resolution = Resolution(
             spec=spec, profile=resolution.profile, model=resolution.model, reference_problem=foreign
         )
     elif spec is not None:
-        actions += _children(observed, spec, rendered)
+        actions += _children(observed, spec, rendered, running)
         actions += _inspection(observed, spec, resolution)
         if made is not None:
             actions += scale_actions(made, observed)
-    desired = 0 if spec is None or spec.suspend else spec.replicas
     autoscaling = record(made, observed) if made else None
     status = build_status(observed, resolution, desired, made, autoscaling)
     if status != observed.status:
@@ -69,8 +82,13 @@ def _foreign(observed: Observed) -> Failure | None:
     return None
 
 
-def _children(observed: Observed, spec: InferenceServiceSpec, rendered: Rendered | None) -> list[Action]:
-    """Applies for every child that is not yet as it should be; the account first: inspect pods need it, too."""
+def _children(
+    observed: Observed, spec: InferenceServiceSpec, rendered: Rendered | None, running: Rendered | None
+) -> list[Action]:
+    """Applies for every child that is not yet as it should be; the account first: inspect pods need it, too.
+
+    `running`: what was rendered, or the revision to stay on instead; None: no pod should run.
+    """
     owner = observed.owner
     wanted: list[tuple[dict[str, Any], Body | None]] = [(service_account(owner), observed.account)]
     actions: list[Action] = []
@@ -80,15 +98,16 @@ def _children(observed: Observed, spec: InferenceServiceSpec, rendered: Rendered
             number = 1 + max((int(body.get("revision", 0)) for body in observed.revisions), default=0)
             manifest = controller_revision(owner, rendered.revision, number, rendered.template, rendered.plan)
             wanted.append((manifest, None))
-        how = strategy(spec.rollout, observed.deployment, observed.pods, rendered.revision, observed.now)
-        replicas = 0 if spec.suspend else spec.replicas
-        wanted.append((deployment(owner, rendered.template, replicas, how), observed.deployment))
+        shown = running or rendered
+        how = strategy(spec.rollout, observed.deployment, observed.pods, shown.revision, observed.now)
+        replicas = 0 if spec.suspend or running is None else spec.replicas
+        wanted.append((deployment(owner, shown.template, replicas, how), observed.deployment))
         actions += _old_revisions(observed, rendered.revision)
     return [Apply(manifest) for manifest, body in wanted if body is None or not is_applied(manifest, body)] + actions
 
 
 def _old_revisions(observed: Observed, current: str) -> list[Action]:
-    used = {pod.revision for pod in observed.pods} | {current}
+    used = {pod.revision for pod in observed.pods} | {current, template_revision(observed.deployment)}
     unused = [
         body
         for body in sorted(observed.revisions, key=lambda body: int(body.get("revision", 0)), reverse=True)

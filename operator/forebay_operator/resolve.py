@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from forebay_operator import names
 from forebay_operator.api.inference_service import InferenceServiceSpec
-from forebay_operator.api.status import ModelStatus
+from forebay_operator.api.status import EngineRefusal, ModelStatus
 from forebay_operator.facts import FactsError, ModelFacts
 from forebay_operator.failures import REFERENCE_REASONS, Failure, terminated
 from forebay_operator.observed import Body, Observed
@@ -45,6 +45,8 @@ class Resolution:
     """Why the model cannot be looked at, where nothing that the spec refers to is to blame."""
     plan_problem: Failure | None = None
     rendered: Rendered | None = None
+    refusal: EngineRefusal | None = None
+    """How often the engine has refused what was rendered."""
 
 
 def resolve(observed: Observed) -> Resolution:
@@ -65,7 +67,7 @@ def resolve(observed: Observed) -> Resolution:
     model = known_model(spec, observed)
     restarted_at = observed.service["metadata"].get("annotations", {}).get(names.RESTART_ANNOTATION)
     revision = revision_of(spec, profile.identity, restarted_at)
-    if kept := _kept(revision, observed.revisions):
+    if kept := kept_revision(revision, observed.revisions):
         return Resolution(spec=spec, profile=profile, model=model, rendered=kept)
     if model is None:
         return _without_facts(spec, profile, observed)
@@ -173,7 +175,8 @@ def _plan(
     return Resolution(spec=found.spec, profile=profile, model=model, rendered=rendered)
 
 
-def _kept(revision: str, revisions: tuple[Body, ...]) -> Rendered | None:
+def kept_revision(revision: str, revisions: tuple[Body, ...]) -> Rendered | None:
+    """What was rendered for a revision, from its ControllerRevision; None when none keeps it."""
     for body in revisions:
         if body["metadata"].get("labels", {}).get(names.REVISION_LABEL) == revision:
             data = body["data"]

@@ -13,6 +13,7 @@ from forebay_operator.conditions import Statement, with_times
 from forebay_operator.failures import REFERENCE_REASONS, Failure
 from forebay_operator.observed import Observed
 from forebay_operator.pod_views import PodPhase, PodView
+from forebay_operator.refusals import shortage, stop
 from forebay_operator.resolve import Resolution
 from forebay_operator.verification import plan_verified
 
@@ -50,6 +51,7 @@ def build_status(
         selector=names.selector_text(owner.name),
         endpoint=names.endpoint(owner.name, owner.namespace),
         load=_load(observed.pods),
+        refusal=resolution.refusal,
         autoscaling=autoscaling,
     )
     return status.model_dump(mode="json", by_alias=True, exclude_none=True)
@@ -79,7 +81,8 @@ def _statements(
     decision: Decision | None,
 ) -> list[Statement]:
     reference = _reference_problem(resolution, current)
-    blocked = resolution.spec_problem or resolution.plan_problem or reference or observed.apply_problem
+    stopped = stop(resolution.refusal)
+    blocked = resolution.spec_problem or resolution.plan_problem or stopped or reference or observed.apply_problem
     statements = [
         _ready(observed, resolution, desired, current, blocked),
         _spec_valid(resolution),
@@ -92,6 +95,8 @@ def _statements(
         statements.append(_scaling_active(decision))
     if degraded := _degraded(observed, current):
         statements.append(degraded)
+    if stopped:
+        statements.append(Statement("Stalled", "True", stopped.reason, stopped.message))
     return statements
 
 
@@ -112,6 +117,10 @@ def _ready(
     hard = resolution.spec_problem or resolution.plan_problem or resolution.reference_problem
     if hard:
         return Statement("Ready", "False", hard.reason, hard.message)
+    older = sum(pod.ready for pod in observed.pods) - ready
+    still = f"; {older} pods of an older revision still serve" if older else ""
+    if stopped := stop(resolution.refusal):
+        return Statement("Ready", "False", stopped.reason, f"{stopped.message}{still}")
     if resolution.spec and resolution.spec.suspend:
         return Statement("Ready", "False", "Suspended", "spec.suspend is true")
     if problem := resolution.inspect_problem:
@@ -130,8 +139,6 @@ def _ready(
         return Statement("Ready", "False", "CreatingPods", "no pod of this revision exists yet")
     failing = next((pod for pod in current if pod.failure), None)
     pod = failing or max(current, key=lambda pod: _PROGRESS.index(pod.phase))
-    older = sum(pod.ready for pod in observed.pods) - ready
-    still = f"; {older} pods of an older revision still serve" if older else ""
     return Statement("Ready", "False", pod.reason, f"{_pod_message(pod)}{still}")
 
 
@@ -182,7 +189,7 @@ def _plan_verified(observed: Observed, resolution: Resolution, current: Sequence
     if observed.status.get("revision") == rendered.revision:
         conditions = observed.status.get("conditions", ())
         before = next((condition for condition in conditions if condition["type"] == "PlanVerified"), None)
-    return plan_verified(rendered.plan, current, before)
+    return plan_verified(rendered.plan, current, shortage(resolution.refusal), before)
 
 
 def _progressing(

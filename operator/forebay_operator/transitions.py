@@ -5,7 +5,8 @@ from typing import Any
 
 from forebay_operator.actions import Action, Event
 
-_TOLD_WHEN_BAD = ("SpecValid", "ReferencesResolved", "PlanFeasible", "PlanVerified", "ScalingActive", "Degraded")
+_BAD_WHEN_FALSE = ("SpecValid", "ReferencesResolved", "PlanFeasible", "PlanVerified", "ScalingActive")
+_BAD_WHEN_TRUE = ("Degraded", "Stalled")
 MAX_MESSAGE_CHARS = 1024
 """The API server refuses longer messages of events."""
 
@@ -14,8 +15,8 @@ def transition_events(before: Mapping[str, Any], after: Mapping[str, Any]) -> li
     """What people should hear about the step from one status to the next."""
     old, new = _conditions(before.get("conditions", ())), _conditions(after["conditions"])
     events: list[Action] = []
-    for kind in _TOLD_WHEN_BAD:
-        bad = "True" if kind == "Degraded" else "False"
+    for kind in (*_BAD_WHEN_FALSE, *_BAD_WHEN_TRUE):
+        bad = "True" if kind in _BAD_WHEN_TRUE else "False"
         condition, previous = new.get(kind), old.get(kind)
         if condition and condition["status"] == bad and not _same(condition, previous):
             events.append(Event("Warning", condition["reason"], condition["message"][:MAX_MESSAGE_CHARS]))

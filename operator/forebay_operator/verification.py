@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from forebay_operator.conditions import Statement
+from forebay_operator.failures import Failure
 from forebay_operator.pod_views import PodView
 from forebay_operator.scraped import Measured
 
@@ -16,12 +17,15 @@ WEIGHTS_TOLERANCE_PERCENT = 2
 Deviation = Literal["WeightsDiffer", "KVCacheDiffers"]
 
 
-def plan_verified(plan: Mapping[str, Any], pods: Sequence[PodView], before: Mapping[str, Any] | None) -> Statement:
+def plan_verified(
+    plan: Mapping[str, Any], pods: Sequence[PodView], shortage: Failure | None, before: Mapping[str, Any] | None
+) -> Statement:
     """What the pods of one revision say of its plan.
 
     Args:
         plan: as it stands in `status.plan`.
         pods: of the observed revision only.
+        shortage: how the engine refused to start because it found less room than was planned.
         before: the condition as it was last written about this same revision. A verdict outlives the pods that it came
             from: neither scaling to zero nor a pod that does not answer makes it unknown again.
     """
@@ -35,6 +39,8 @@ def plan_verified(plan: Mapping[str, Any], pods: Sequence[PodView], before: Mapp
             return Statement("PlanVerified", "False", reason, f"{name}: {_numbers(plan, measured)}")
     if reports:
         return Statement("PlanVerified", "True", "AsPlanned", _numbers(plan, reports[0][1]))
+    if shortage is not None:
+        return Statement("PlanVerified", "False", shortage.reason, shortage.message)
     if before is not None and before["status"] != "Unknown":
         return Statement("PlanVerified", before["status"], before["reason"], before["message"])
     return Statement("PlanVerified", "Unknown", "NotMeasured", "no engine of this revision has measured anything yet")

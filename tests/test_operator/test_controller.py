@@ -176,3 +176,31 @@ async def test_missing_rights_are_listed_by_what_they_are_for() -> None:
     lines, optional = await missing_rights(kube, ("a",))
     assert lines == ["patch deployments.apps in namespace a (for: one Deployment a service)"]
     assert [right.resource for right in optional] == ["acceleratorprofiles"]
+
+
+async def test_refusals_of_the_engine_stop_its_pods_and_outlive_the_operator(bench: Bench) -> None:
+    await bench.inspected()
+    deployment = bench.kube.objects[kinds.DEPLOYMENT, "test", "small"]
+    labels = deployment["spec"]["template"]["metadata"]["labels"]
+
+    def owned(name: str, owner: dict[str, Any]) -> dict[str, Any]:
+        references = [{"uid": owner["metadata"]["uid"], "controller": True}]
+        return {"name": name, "namespace": "test", "labels": labels, "ownerReferences": references}
+
+    replica_set = bench.kube.store(kinds.REPLICA_SET, {"metadata": owned("small-1", deployment)})
+    for second in range(3):
+        end = {"exitCode": 13, "finishedAt": f"2026-01-02T03:05:0{second}Z", "message": '{"message": "too large"}'}
+        status = {"phase": "Running", "containerStatuses": [{"state": {"terminated": end}}]}
+        bench.kube.store(kinds.POD, {"metadata": owned("small-1-a", replica_set), "status": status})
+        await bench.settle()
+    assert bench.kube.objects[kinds.DEPLOYMENT, "test", "small"]["spec"]["replicas"] == 0
+    assert bench.condition("Stalled")["reason"] == "WeightsDoNotFit"
+    del bench.kube.objects[kinds.POD, "test", "small-1-a"]
+    writes = len(bench.kube.writes)
+    restarted = Bench()
+    restarted.kube.objects, restarted.kube._version = bench.kube.objects, bench.kube._version
+    await restarted.settle()
+    assert len(bench.kube.writes) == writes
+    assert [write for write in restarted.kube.writes if "status" not in write] == []
+    assert restarted.kube.objects[kinds.DEPLOYMENT, "test", "small"]["spec"]["replicas"] == 0
+    await restarted.scraper.close()

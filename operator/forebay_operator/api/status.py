@@ -19,6 +19,7 @@ ConditionType = Literal[
     "Progressing",
     "ScalingActive",
     "Degraded",
+    "Stalled",
 ]
 Phase = Literal["pending", "downloading", "loading", "compiling", "warming", "serving", "draining", "failed"]
 
@@ -223,6 +224,23 @@ class ModelStatus(ApiModel):
     """Everything the planner knows of the model, as JSON."""
 
 
+class EngineRefusal(ApiModel):
+    """How often in a row the engine has refused to start what one revision asks for."""
+
+    revision: ShortText
+    """Which revision."""
+    exit_code: Count
+    """The engine's exit code, the same each time."""
+    reason: ShortText
+    """The exit code in one word."""
+    message: Annotated[str, StringConstraints(max_length=512)]
+    """What the engine said last: needs, has, suggests."""
+    count: Count
+    """How often; after three the operator does not start it again."""
+    last_time: Timestamp
+    """When it last refused."""
+
+
 class InferenceServiceStatus(ApiModel):
     """What has been seen and decided."""
 
@@ -254,5 +272,7 @@ class InferenceServiceStatus(ApiModel):
     """Base address for OpenAI clients inside the cluster."""
     load: Annotated[list[PodLoad], Field(max_length=64)] | None = None
     """How far the pods have come; pods that serve are left out once all do."""
+    refusal: EngineRefusal | None = None
+    """Refusals of the engine; absent while there are none, and again once a pod of the revision serves."""
     autoscaling: Autoscaling | None = None
     """The last scaling decision; absent unless scaling.mode is QueueDepth."""
