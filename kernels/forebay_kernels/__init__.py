@@ -5,6 +5,7 @@ from forebay_kernels.operations import (
     add_rms_norm,
     add_rms_norm_quantize,
     decode_attention,
+    fp8_matmul,
     gelu_and_mul,
     gelu_and_mul_quantize,
     prefill_attention,
@@ -14,6 +15,8 @@ from forebay_kernels.operations import (
     rotary,
     silu_and_mul,
     silu_and_mul_quantize,
+    w8a8_matmul,
+    w8a16_matmul,
     write_kv_cache,
 )
 
@@ -21,6 +24,7 @@ __all__ = [
     "add_rms_norm",
     "add_rms_norm_quantize",
     "decode_attention",
+    "fp8_matmul",
     "gelu_and_mul",
     "gelu_and_mul_quantize",
     "implementation_of",
@@ -31,5 +35,7 @@ __all__ = [
     "rotary",
     "silu_and_mul",
     "silu_and_mul_quantize",
+    "w8a8_matmul",
+    "w8a16_matmul",
     "write_kv_cache",
 ]

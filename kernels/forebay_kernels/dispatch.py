@@ -41,6 +41,9 @@ KERNELS: dict[str, Kernel] = {
     "add_rms_norm_quantize": Kernel(reference.add_rms_norm_quantize, "forebay_kernels.gpu.rms_norm_quantize"),
     "silu_and_mul_quantize": Kernel(reference.silu_and_mul_quantize, "forebay_kernels.gpu.silu_and_mul_quantize"),
     "gelu_and_mul_quantize": Kernel(reference.gelu_and_mul_quantize, "forebay_kernels.gpu.silu_and_mul_quantize"),
+    "w8a8_matmul": Kernel(reference.w8a8_matmul, "forebay_kernels.gpu.scaled_matmul"),
+    "fp8_matmul": Kernel(reference.fp8_matmul, "forebay_kernels.gpu.scaled_matmul"),
+    "w8a16_matmul": Kernel(reference.w8a16_matmul, "forebay_kernels.gpu.scaled_matmul"),
 }
 
 

@@ -25,11 +25,17 @@ BYTES_MOVED = {
     "silu_and_mul_quantize": 10 * 1536 * 5 + 10 * 4,
     "gelu_and_mul_quantize": 10 * 1536 * 5 + 10 * 4,
     "gelu_and_mul": 10 * (2 + 1) * 1536 * 2,
+    "w8a8_matmul": 10 * 576 * 3 + 10 * 4 + 576 * 576 + 576 * 4,
+    "fp8_matmul": 10 * 576 * 3 + 10 * 4 + 576 * 576 + 576 * 4,
+    "w8a16_matmul": 10 * 576 * 4 + 576 * 576 + 576 * 4,
     "silu_and_mul": 10 * (2 + 1) * 1536 * 2,
 }
 
 # For 10 tokens of SmolLM2-135M in bfloat16: two operations for each product of two matrices' elements.
 FLOPS = {
+    "w8a8_matmul": 2 * 10 * 576 * 576,
+    "fp8_matmul": 2 * 10 * 576 * 576,
+    "w8a16_matmul": 2 * 10 * 576 * 576,
     "prefill_attention": 4 * 9 * 64 * (10 * 11 // 2),
     "decode_attention": 4 * 10 * 1024 * 9 * 64,
 }

@@ -253,7 +253,7 @@ def split_launch(
             "BLOCK_D": block_d,
         },
         num_warps=4,
-        num_stages=1 if target.backend == "hip" else 2,
+        num_stages=1 if target.backend == "hip" else 3,
     )
 
 

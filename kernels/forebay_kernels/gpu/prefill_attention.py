@@ -48,9 +48,10 @@ def _prefill_attention_kernel(  # type: ignore[no-untyped-def]
     BLOCK_SIZE: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
+    BLOCK_PREFIX: tl.constexpr,
     BLOCK_D: tl.constexpr,
 ):
-    """Compute BLOCK_M tokens of one head of one sequence. BLOCK_M must be a multiple of BLOCK_N."""
+    """Compute BLOCK_M tokens of one head of one sequence. BLOCK_M is a multiple of BLOCK_N."""
     head = tl.program_id(0)
     seq = tl.program_id(2)
     kv_head = head // (num_heads // num_kv_heads)
@@ -81,9 +82,9 @@ def _prefill_attention_kernel(  # type: ignore[no-untyped-def]
     table_ptr = block_table_ptr + seq.to(tl.int64) * stride_block_table
     first_key = 0
     if HAS_WINDOW:
-        first_key = tl.maximum(context_len + first_row - sliding_window + 1, 0) // BLOCK_N * BLOCK_N
-    for start in range(first_key, context_len, BLOCK_N):
-        offs_n = start + offs_tile
+        first_key = tl.maximum(context_len + first_row - sliding_window + 1, 0) // BLOCK_PREFIX * BLOCK_PREFIX
+    for start in range(first_key, context_len, BLOCK_PREFIX):
+        offs_n = start + tl.arange(0, BLOCK_PREFIX)
         in_context = offs_n < context_len
         slot_heads = slots_of(table_ptr, offs_n, in_context, BLOCK_SIZE) * num_kv_heads + kv_head
         key = tl.load(
@@ -210,7 +211,9 @@ def prefill_attention_launch(
     """Return the launch of `prefill_attention` that writes to output, contiguous. Pure."""
     num_heads, head_dim = query.shape[1:]
     block_d = max(block_of(head_dim), 16)
-    block_m, block_n, num_warps, num_stages = _tiles(block_d * query.element_size(), target)
+    block_m, block_n, block_prefix, num_warps, num_stages = _tiles(
+        block_d * query.element_size(), target, is_quantized=key_scales is not None
+    )
     return Launch(
         kernel=_prefill_attention_kernel,
         grid=(num_heads, triton.cdiv(max_seqlen_q, block_m), context_lens.shape[0]),
@@ -247,6 +250,7 @@ def prefill_attention_launch(
             "BLOCK_SIZE": key_cache.shape[1],
             "BLOCK_M": block_m,
             "BLOCK_N": block_n,
+            "BLOCK_PREFIX": block_prefix,
             "BLOCK_D": block_d,
         },
         num_warps=num_warps,
@@ -254,18 +258,19 @@ def prefill_attention_launch(
     )
 
 
-def _tiles(row_bytes: int, target: Target) -> tuple[int, int, int, int]:
-    """Choose (BLOCK_M, BLOCK_N, num_warps, num_stages) for heads of row_bytes, by what the shared memory holds.
+def _tiles(row_bytes: int, target: Target, *, is_quantized: bool) -> tuple[int, int, int, int, int]:
+    """Choose (BLOCK_M, BLOCK_N, BLOCK_PREFIX, num_warps, num_stages) for heads of row_bytes.
 
-    By arithmetic, not yet measured on a GPU: the tile of queries, and num_stages tiles of keys and of values.
+    The largest that the compile gate finds without spills. A tile of the prefix is narrower, because its pointers, 64
+    bits for each element, lie in registers. Not yet measured on a GPU.
     """
-    block_m = 128 if row_bytes <= 256 else 64
     if target.backend == "hip":
-        # Queries stay in registers; one tile of keys and of values at a time.
-        return block_m, max(min(64, 16384 // row_bytes), 16), 4, 1
-    num_stages = 2
-    # 2 KiB for what the reductions over rows need.
-    free_bytes = target.max_shared_bytes - 2048 - block_m * row_bytes
-    fitting = free_bytes // (num_stages * 2 * row_bytes)
-    block_n = max(block for block in (16, 32, 64, 128) if block <= max(fitting, 16) and block <= block_m)
-    return block_m, min(block_n, 128 if int(target.arch) >= 90 else 64), 8 if row_bytes > 128 else 4, num_stages
+        return 64, 32 if row_bytes <= 256 else 16, 16, 4, 1
+    if row_bytes <= 128:
+        return 128, 64, 32, 8, 2
+    if row_bytes <= 256:
+        if is_quantized and int(target.arch) < 90:
+            return 64, 32, 16, 4, 2
+        # Hopper's matrix products read keys from shared memory, elsewhere they pass through registers.
+        return (128, 64, 32, 8, 2) if target.arch == 90 else (128, 32, 16, 8, 2)
+    return (64, 32, 16, 8, 2) if row_bytes <= 512 else (64, 16, 16, 8, 1)

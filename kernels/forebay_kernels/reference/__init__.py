@@ -8,6 +8,7 @@ same tokens: where that model rounds to the input dtype between two steps, so do
 from forebay_kernels.reference.activations import gelu_and_mul, silu_and_mul
 from forebay_kernels.reference.attention import decode_attention, prefill_attention
 from forebay_kernels.reference.kv_cache import write_kv_cache
+from forebay_kernels.reference.matmul import fp8_matmul, w8a8_matmul, w8a16_matmul
 from forebay_kernels.reference.norms import add_rms_norm, rms_norm
 from forebay_kernels.reference.positions import rotary
 from forebay_kernels.reference.quantization import (
@@ -22,6 +23,7 @@ __all__ = [
     "add_rms_norm",
     "add_rms_norm_quantize",
     "decode_attention",
+    "fp8_matmul",
     "gelu_and_mul",
     "gelu_and_mul_quantize",
     "prefill_attention",
@@ -31,5 +33,7 @@ __all__ = [
     "rotary",
     "silu_and_mul",
     "silu_and_mul_quantize",
+    "w8a8_matmul",
+    "w8a16_matmul",
     "write_kv_cache",
 ]
