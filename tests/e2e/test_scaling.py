@@ -42,6 +42,7 @@ def autoscaled(namespace: str) -> Iterator[Service]:
         engine={"maxNumSeqs": 2},
         kvBudget={"concurrentSequences": 2},
         drain={"timeout": "20s"},
+        podTemplate={"cpu": "250m"},
     )
     wait_for_condition("scaled", "Ready", "True", seconds=600)
     yield Service(namespace, "scaled")
