@@ -1,6 +1,6 @@
 """kopf's handlers, each of one line: they put news into our cache and queue, and leave no trace on any object.
 
-Only `on.startup`, `on.login`, `on.event` and `on.probe` are used: these need no finalizer and no annotation, and kopf
+Only `on.startup`, `on.login` and `on.event` are used: these need no finalizer and no annotation, and kopf
 never retries them. They are coroutines, because kopf runs plain functions in other threads.
 """
 
@@ -14,17 +14,12 @@ from forebay_operator.controller import Controller
 from forebay_operator.kube import in_cluster
 from forebay_operator.names import OPERATOR
 from forebay_operator.resync import Resync
-from forebay_operator.work_queue import WorkQueue
 
 WATCH_SECONDS = 300
 """A watch is opened anew after this long, so that one that was lost silently does not stay lost."""
-STUCK_SECONDS = 300
-"""A reconcile that takes longer hangs."""
 
 
-def build_registry(
-    controller: Controller, queue: WorkQueue, resync: Resync, watched: Sequence[kinds.Kind]
-) -> kopf.OperatorRegistry:
+def build_registry(controller: Controller, resync: Resync, watched: Sequence[kinds.Kind]) -> kopf.OperatorRegistry:
     """All handlers, in a registry of their own."""
     registry = kopf.OperatorRegistry()
 
@@ -35,10 +30,6 @@ def build_registry(
     @kopf.on.login(registry=registry)
     async def login(**kwargs: Any) -> kopf.ConnectionInfo | None:
         return kopf.login_with_service_account(**kwargs) if in_cluster() else kopf.login_with_kubeconfig(**kwargs)
-
-    @kopf.on.probe(registry=registry, id="trouble")
-    async def probe(**_: Any) -> str:
-        return _healthy(queue, resync)
 
     for kind in watched:
         _watch(registry, kind, controller, resync)
@@ -63,12 +54,3 @@ def _configure(settings: kopf.OperatorSettings, watched: Sequence[kinds.Kind]) -
     for kind in watched:
         if kind.label_selector:
             settings.watching.label_selectors[kind.group, kind.version, kind.plural] = kind.label_selector
-
-
-def _healthy(queue: WorkQueue, resync: Resync) -> str:
-    trouble = resync.trouble()
-    if trouble is None and queue.longest_active_seconds() > STUCK_SECONDS:
-        trouble = "a reconcile hangs"
-    if trouble is not None:
-        raise kopf.PermanentError(trouble)  # kopf's endpoint then answers 500
-    return "none"

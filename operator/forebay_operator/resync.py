@@ -36,7 +36,8 @@ class Resync:
         self._seconds = seconds
         self._last_event: dict[kinds.Kind, float] = {}
         self._deaf: set[kinds.Kind] = set()
-        self._last_success = asyncio.get_running_loop().time()
+        self._started = asyncio.get_running_loop().time()
+        self._last_success = self._started
 
     def saw_event(self, kind: kinds.Kind) -> None:
         """The watch of that kind is alive."""
@@ -45,12 +46,21 @@ class Resync:
 
     def trouble(self) -> str | None:
         """Why the operator should be restarted; None when it should not."""
-        age = asyncio.get_running_loop().time() - self._last_success
+        age = self.listing_age()
         if age > 3 * self._seconds + 60:
             return f"nothing could be listed for {age:.0f} s"
         if self._deaf:
             return "no events come for " + ", ".join(sorted(kind.plural for kind in self._deaf))
         return None
+
+    def listing_age(self) -> float:
+        """Seconds since everything was last listed."""
+        return asyncio.get_running_loop().time() - self._last_success
+
+    def watch_ages(self) -> dict[kinds.Kind, float]:
+        """Seconds since the last event of each watch, or since the start where none has come."""
+        now = asyncio.get_running_loop().time()
+        return {kind: now - self._last_event.get(kind, self._started) for kind in self._watched}
 
     async def once(self) -> set[kinds.Kind]:
         """List everything and queue every service; the kinds of which something was news.

@@ -25,7 +25,7 @@ class OperatorSettings:
     namespaces: tuple[str, ...] = ()
     """Where to look for services; empty: everywhere (FOREBAY_WATCH_NAMESPACES, with commas)."""
     health_port: int = 8080
-    """Port of /healthz; 0: none (FOREBAY_HEALTH_PORT)."""
+    """Port of /healthz and /metrics; 0: none (FOREBAY_HEALTH_PORT)."""
     resync_seconds: int = 300
     """How often everything is listed and reconciled anew (FOREBAY_RESYNC_SECONDS)."""
     scrape_seconds: int = 10

@@ -27,6 +27,8 @@ class WorkQueue:
         self._timers: dict[Key, asyncio.TimerHandle] = {}
         self._failures: dict[Key, int] = {}
         self._started: dict[Key, float] = {}
+        self.num_retries = 0
+        """Failures so far, each of which is tried again."""
 
     def add(self, key: Key) -> None:
         """Work on a key as soon as a worker is free."""
@@ -50,6 +52,11 @@ class WorkQueue:
     def num_waiting(self) -> int:
         """Keys that wait for a worker."""
         return len(self._waiting)
+
+    @property
+    def num_active(self) -> int:
+        """Keys that are worked on."""
+        return len(self._active)
 
     def delay_of(self, key: Key) -> float | None:
         """Seconds until a key comes by itself; None: it does not."""
@@ -97,6 +104,7 @@ class WorkQueue:
 
     def _failed(self, key: Key) -> float:
         """Count a failure; the delay before the next attempt."""
+        self.num_retries += 1
         self._failures[key] = self._failures.get(key, 0) + 1
         exponent = min(self._failures[key] - 1, 16)
         return float(min(FIRST_BACKOFF_SECONDS * 2**exponent, LONGEST_BACKOFF_SECONDS))

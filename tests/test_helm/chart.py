@@ -37,16 +37,18 @@ def run_helm(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([helm_program(), *arguments], capture_output=True, text=True, check=False, timeout=60)
 
 
-def render_text(*settings: str, namespace: str = "forebay-system") -> str:
-    """`helm template` with `--set` settings; fails the test when helm does."""
+def render_text(*settings: str, namespace: str = "forebay-system", api_versions: tuple[str, ...] = ()) -> str:
+    """`helm template` with `--set` settings, for a cluster that has `api_versions`; fails the test when helm does."""
     options = [option for setting in settings for option in ("--set", setting)]
+    options += [option for version in api_versions for option in ("--api-versions", version)]
     done = run_helm("template", "forebay", str(CHART), "-n", namespace, "--kube-version", KUBERNETES, *options)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
-def render(*settings: str, namespace: str = "forebay-system") -> list[Manifest]:
-    return [document for document in yaml.safe_load_all(render_text(*settings, namespace=namespace)) if document]
+def render(*settings: str, namespace: str = "forebay-system", api_versions: tuple[str, ...] = ()) -> list[Manifest]:
+    text = render_text(*settings, namespace=namespace, api_versions=api_versions)
+    return [document for document in yaml.safe_load_all(text) if document]
 
 
 def refusal(*settings: str) -> str:

@@ -18,7 +18,9 @@ from forebay_operator.cache import Cache
 from forebay_operator.controller import Controller
 from forebay_operator.errors import ApiError
 from forebay_operator.handlers import build_registry
+from forebay_operator.health import HealthServer, trouble
 from forebay_operator.kube import KubernetesApi
+from forebay_operator.metrics import OperatorMetrics
 from forebay_operator.observe import Observer
 from forebay_operator.observed import Defaults
 from forebay_operator.resync import Resync
@@ -37,7 +39,7 @@ _EPILOG = """environment:
   FOREBAY_OPERATOR_IMAGE      image of the pods that read a model's facts: this very image (required)
   FOREBAY_IMAGE_PULL_POLICY   Always, IfNotPresent or Never (IfNotPresent)
   FOREBAY_WATCH_NAMESPACES    namespaces with commas; empty: all
-  FOREBAY_HEALTH_PORT         port of /healthz, 0: none (8080)
+  FOREBAY_HEALTH_PORT         port of /healthz and /metrics, 0: none (8080)
   FOREBAY_RESYNC_SECONDS      everything is looked at anew this often (300)
   FOREBAY_SCRAPE_SECONDS      pods are asked for progress and load this often (10)
   FOREBAY_WORKERS             services that are worked on at the same time (8)
@@ -84,6 +86,9 @@ def main(argv: Sequence[str]) -> int:
     _configure_logging(arguments.log_format, arguments.log_level)
     try:
         return asyncio.run(run(settings))
+    except SettingsError as error:
+        logger.error("%s", error)
+        return EXIT_BAD_USE
     except ApiError as error:
         logger.error("%s", error)
         return EXIT_FAILED
@@ -94,6 +99,7 @@ async def run(settings: OperatorSettings) -> int:
 
     Raises:
         ApiError: the cluster cannot be reached at the start.
+        SettingsError: the health port cannot be had.
     """
     kube = await KubernetesApi.connect()
     scraper = Scraper(settings.scrape_seconds)
@@ -124,24 +130,30 @@ async def _operate(
     controller = Controller(kube, cache, queue, Observer(cache, kube, scraper, defaults))
     resync = Resync(kube, cache, queue, watched, settings.namespaces, settings.resync_seconds)
     await resync.once()  # before any work: with half a cache, services would look as if their pods were gone
-    endpoint = f"http://0.0.0.0:{settings.health_port}/healthz" if settings.health_port else None
+    metrics = OperatorMetrics(cache, queue, resync)
+    health = HealthServer(lambda: trouble(queue, resync), metrics.exposition)
+    handle = metrics.measured(controller.handle)
+    if settings.health_port:
+        await health.start(settings.health_port)
     tasks: set[asyncio.Task[Any]] = {
         asyncio.create_task(resync.for_ever(), name="resync"),
         asyncio.create_task(
             kopf.operator(
-                registry=build_registry(controller, queue, resync, watched),
+                registry=build_registry(controller, resync, watched),
                 namespaces=settings.namespaces,
                 clusterwide=not settings.namespaces,
                 standalone=True,
-                liveness_endpoint=endpoint,
             ),
             name="watches",
         ),
-        *(asyncio.create_task(queue.work(controller.handle), name=f"worker-{n}") for n in range(settings.workers)),
+        *(asyncio.create_task(queue.work(handle), name=f"worker-{n}") for n in range(settings.workers)),
     }
     where = ", ".join(settings.namespaces) or "all namespaces"
     logger.info("watching %s; engine image %s", where, settings.engine_image)
-    return await _until_one_ends(tasks)
+    try:
+        return await _until_one_ends(tasks)
+    finally:
+        await health.close()
 
 
 async def _until_one_ends(tasks: Collection[asyncio.Task[Any]]) -> int:
