@@ -44,6 +44,7 @@ KERNELS: dict[str, Kernel] = {
     "w8a8_matmul": Kernel(reference.w8a8_matmul, "forebay_kernels.gpu.scaled_matmul"),
     "fp8_matmul": Kernel(reference.fp8_matmul, "forebay_kernels.gpu.scaled_matmul"),
     "w8a16_matmul": Kernel(reference.w8a16_matmul, "forebay_kernels.gpu.scaled_matmul"),
+    "w4a16_matmul": Kernel(reference.w4a16_matmul, "forebay_kernels.gpu.w4a16_matmul"),
 }
 
 

@@ -3,6 +3,7 @@
 import torch
 
 from forebay_kernels.checks.tensors import FLOAT_DTYPES, check_device, check_dtype, check_floats, check_like, check_rows
+from forebay_kernels.int4_weights import chunk_of
 from forebay_kernels.reference.matmul import SCALE_BLOCK
 from forebay_kernels.reference.quantization import LARGEST
 
@@ -94,3 +95,30 @@ def _check_epilogue(
         check_like("bias", bias, (out_features,), dtype, x)
     if residual is not None:
         check_like("residual", residual, (num_tokens, out_features), dtype, x)
+
+
+def check_w4a16_matmul(
+    x: torch.Tensor,
+    packed: torch.Tensor,
+    scales: torch.Tensor,
+    zeros: torch.Tensor | None,
+    permutation: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    residual: torch.Tensor | None,
+) -> None:
+    """Raise ValueError unless `w4a16_matmul` can take these. What the permutation holds is not looked at."""
+    check_floats("x", x, "[num_tokens, in_features]", num_dims=2)
+    num_tokens, in_features = x.shape
+    if packed.dim() != 2 or packed.shape[1] * 2 != in_features or 0 in packed.shape:
+        raise ValueError(f"packed: expected shape [out_features, {in_features} / 2], got {list(packed.shape)}")
+    out_features = packed.shape[0]
+    check_like("packed", packed, (out_features, in_features // 2), torch.uint8, x)
+    if scales.dim() != 2 or scales.shape[1] == 0 or in_features % scales.shape[1]:
+        raise ValueError(f"scales: expected shape [{out_features}, num_groups], got {list(scales.shape)}")
+    check_like("scales", scales, (out_features, scales.shape[1]), x.dtype, x)
+    chunk_of(in_features // scales.shape[1])
+    if zeros is not None:
+        check_like("zeros", zeros, tuple(scales.shape), torch.uint8, x)
+    if permutation is not None:
+        check_like("permutation", permutation, (in_features,), torch.int32, x)
+    _check_epilogue(num_tokens, out_features, x.dtype, bias, residual, x)

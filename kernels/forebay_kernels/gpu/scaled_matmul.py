@@ -175,7 +175,9 @@ def scaled_matmul_launch(
     else:
         mode, converted = _CONVERTED, x.dtype
     bytes_per_k = 2 * converted.itemsize if mode is _CONVERTED else 2
-    tiles = tiles_of(num_tokens, bytes_per_k=bytes_per_k, target=target)
+    scales_by_block = weight_scales.dim() == 2
+    max_block_n = 64 if scales_by_block else 128
+    tiles = tiles_of(num_tokens, bytes_per_k=bytes_per_k, target=target, max_block_n=max_block_n)
     return Launch(
         kernel=_scaled_matmul_kernel,
         grid=(triton.cdiv(num_tokens, tiles.block_m), triton.cdiv(out_features, tiles.block_n)),
@@ -198,7 +200,7 @@ def scaled_matmul_launch(
             "WEIGHT_FORMAT": format_of(weight.dtype),
             "DTYPE": {torch.float16: tl.float16, torch.bfloat16: tl.bfloat16, torch.float32: tl.float32}[converted],
             "DOT": dot_type(converted),
-            "SCALES_BY_BLOCK": weight_scales.dim() == 2,
+            "SCALES_BY_BLOCK": scales_by_block,
             "ONE_WEIGHT_SCALE": weight_scales.shape[0] == 1,
             "HAS_BIAS": bias is not None,
             "HAS_RESIDUAL": residual is not None,

@@ -7,7 +7,7 @@ They hold on every device alike: what would fail on a GPU fails on a CPU too.
 from forebay_kernels.operations.activations import gelu_and_mul, silu_and_mul
 from forebay_kernels.operations.attention import decode_attention, prefill_attention
 from forebay_kernels.operations.kv_cache import write_kv_cache
-from forebay_kernels.operations.matmul import fp8_matmul, w8a8_matmul, w8a16_matmul
+from forebay_kernels.operations.matmul import fp8_matmul, w4a16_matmul, w8a8_matmul, w8a16_matmul
 from forebay_kernels.operations.norms import add_rms_norm, rms_norm
 from forebay_kernels.operations.positions import rotary
 from forebay_kernels.operations.quantization import (
@@ -32,6 +32,7 @@ __all__ = [
     "rotary",
     "silu_and_mul",
     "silu_and_mul_quantize",
+    "w4a16_matmul",
     "w8a8_matmul",
     "w8a16_matmul",
     "write_kv_cache",

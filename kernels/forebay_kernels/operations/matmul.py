@@ -100,3 +100,37 @@ def w8a16_matmul(
     checks.check_w8a16_matmul(*arguments)
     output: torch.Tensor = implementation("w8a16_matmul", x.device.type)(*arguments)
     return output
+
+
+def w4a16_matmul(
+    x: torch.Tensor,
+    packed: torch.Tensor,
+    scales: torch.Tensor,
+    zeros: torch.Tensor | None = None,
+    permutation: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+    residual: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Multiply activations with weights of four bits: a quarter of bfloat16's bytes on any GPU.
+
+    Args:
+        x: [num_tokens, in_features], float32, float16 or bfloat16; rows may lie apart.
+        packed: [out_features, in_features / 2], uint8, contiguous, as `forebay_kernels.int4_weights` packs it; so the
+            three after it, which are fields of `Int4Weight`.
+        scales: [out_features, num_groups], dtype of x, contiguous; in_features / num_groups is 32, 64 or a multiple of
+            128.
+        zeros: [out_features, num_groups], uint8, contiguous; None: 8.
+        permutation: [in_features], int32, contiguous: which element of x meets each number; None: they are in order.
+        bias: as for `w8a8_matmul`, dtype of x.
+        residual: as for `w8a8_matmul`, dtype of x.
+
+    Returns:
+        [num_tokens, out_features], dtype of x, contiguous. Sums are float32.
+
+    Raises:
+        ValueError: shape, dtype, device or strides are not as said above.
+    """
+    arguments = (x, packed, scales, zeros, permutation, bias, residual)
+    checks.check_w4a16_matmul(*arguments)
+    output: torch.Tensor = implementation("w4a16_matmul", x.device.type)(*arguments)
+    return output

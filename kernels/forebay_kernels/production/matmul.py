@@ -33,3 +33,26 @@ def matmul_launches(shape: ModelShape, dtype: torch.dtype, target: Target) -> Pr
                 output, x, x_scales, weight, weight_scales, None, output if name != ", tensor" else None, target=target
             )
             yield kernel, f"{num_tokens} by {size} by {size}{name}", launch
+
+
+def int4_launches(shape: ModelShape, dtype: torch.dtype, target: Target) -> Production:
+    """Yield the product of the attention's output with weights of four bits: GPTQ's, AWQ's, and one act-order."""
+    from forebay_kernels.gpu.w4a16_matmul import add_splits_launch, num_splits_of, w4a16_matmul_launch
+
+    size = shape.hidden_size
+    packed = tensor(size, size // 2, dtype=torch.uint8)
+    permutation = tensor(size, dtype=torch.int32)
+    num_splits = num_splits_of(packed)
+    for num_tokens in (_FEW, _MANY):
+        x, output = tensor(num_tokens, size, dtype=dtype), tensor(num_tokens, size, dtype=dtype)
+        partial = tensor(num_splits, num_tokens, size, dtype=torch.float32)
+        written = partial if num_tokens == _FEW else output
+        for group_size, has_zeros, order in ((128, False, None), (128, True, None), (32, True, permutation)):
+            scales = tensor(size, size // group_size, dtype=dtype)
+            zeros = tensor(size, size // group_size, dtype=torch.uint8) if has_zeros else None
+            name = f"by {group_size}{', zeros' if has_zeros else ''}{', permuted' if order is not None else ''}"
+            launch = w4a16_matmul_launch(written, x, packed, scales, zeros, order, None, None, target=target)
+            yield "w4a16_matmul", f"{num_tokens} by {size} by {size}, {name}", launch
+        if num_tokens == _FEW:
+            name = f"{num_tokens} by {size}, {num_splits} splits added"
+            yield "w4a16_matmul", name, add_splits_launch(output, partial, None, output)

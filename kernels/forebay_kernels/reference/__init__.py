@@ -8,7 +8,7 @@ same tokens: where that model rounds to the input dtype between two steps, so do
 from forebay_kernels.reference.activations import gelu_and_mul, silu_and_mul
 from forebay_kernels.reference.attention import decode_attention, prefill_attention
 from forebay_kernels.reference.kv_cache import write_kv_cache
-from forebay_kernels.reference.matmul import fp8_matmul, w8a8_matmul, w8a16_matmul
+from forebay_kernels.reference.matmul import fp8_matmul, w4a16_matmul, w8a8_matmul, w8a16_matmul
 from forebay_kernels.reference.norms import add_rms_norm, rms_norm
 from forebay_kernels.reference.positions import rotary
 from forebay_kernels.reference.quantization import (
@@ -33,6 +33,7 @@ __all__ = [
     "rotary",
     "silu_and_mul",
     "silu_and_mul_quantize",
+    "w4a16_matmul",
     "w8a8_matmul",
     "w8a16_matmul",
     "write_kv_cache",

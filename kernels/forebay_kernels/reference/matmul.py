@@ -5,6 +5,8 @@ All compute epilogue(x · weightᵀ): multiply with the scales, add bias and res
 
 import torch
 
+from forebay_kernels.int4_weights import unpack_int4
+
 SCALE_BLOCK = 128
 """Rows and columns of a weight that share one scale, and elements of a token, where scales are by block."""
 
@@ -65,3 +67,21 @@ def _epilogue(
     if residual is not None:
         scaled = scaled + residual.float()
     return scaled.to(dtype)
+
+
+def w4a16_matmul(
+    x: torch.Tensor,
+    packed: torch.Tensor,
+    scales: torch.Tensor,
+    zeros: torch.Tensor | None = None,
+    permutation: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+    residual: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Sum products of x and (number - zero) · scale, group by group, in float32."""
+    group_size = x.shape[1] // scales.shape[1]
+    numbers = unpack_int4(packed, group_size).view(*scales.shape, group_size).float()
+    shifted = numbers - (8.0 if zeros is None else zeros.float().unsqueeze(2))
+    weight = (shifted * scales.float().unsqueeze(2)).flatten(1)
+    permuted = x if permutation is None else x[:, permutation.long()]
+    return _epilogue(permuted.float() @ weight.T, x.dtype, bias, residual)
