@@ -8,7 +8,7 @@ python=${PYTHON:-python3}
 stamp=.venv/forebay-setup
 wanted=$(cat pyproject.toml constraints.txt hack/setup.sh | sha256sum)
 
-step() { printf '  %-46s %5ds\n' "$1" "$((SECONDS - started))"; }
+step() { printf '  %-46s %5d s  done\n' "$1" "$((SECONDS - started))"; started=$SECONDS; }
 fail() { printf 'setup: %s\n' "$1" >&2; exit 1; }
 
 if [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$wanted" ]; then
