@@ -176,6 +176,12 @@ def _parser() -> argparse.ArgumentParser:
     add(sizes, "--max-model-len", "longest prompt and answer together (default: the model's)", type=_whole(2))
     add(sizes, "--max-num-seqs", "requests in one step at most", type=_whole(1))
     add(sizes, "--max-num-batched-tokens", "tokens in one step at most", type=_whole(1))
+    add(
+        sizes,
+        "--long-prefill-token-threshold",
+        "tokens of one prompt in a step while others want some (default: a quarter of the step)",
+        type=_whole(1),
+    )
     add(sizes, "--kv-cache-tokens", "room in the KV cache (default: from the sizes above)", type=_whole(1))
     add(sizes, "--block-size", "tokens in a KV block, a power of two", type=_whole(1))
 

@@ -31,6 +31,8 @@ class EngineConfig:
     """Requests in one step at most; reserves nothing."""
     max_num_batched_tokens: int = 512
     """Tokens in one step at most: the budget that prefill chunks and decodes share."""
+    long_prefill_token_threshold: int | None = None
+    """Tokens of one prompt in one step while others want some; None: a quarter of max_num_batched_tokens."""
     block_size: int = 16
     """Tokens in a KV block; a power of two."""
 

@@ -17,8 +17,9 @@ from forebay_server.engine.device import (
     resolve_kv_dtype,
 )
 from forebay_server.engine.kv_cache import KVCacheLayout, allocate_kv_cache, plan_kv_cache
+from forebay_server.engine.limits import SchedulerLimits
 from forebay_server.engine.model_runner import ModelRunner, Runner
-from forebay_server.engine.scheduler import Scheduler, SchedulerLimits
+from forebay_server.engine.scheduler import Scheduler
 from forebay_server.engine.scheduler_output import SampledToken, SchedulerOutput
 from forebay_server.errors import ExitCode, StartupError
 from forebay_server.messages import AddRequest, EngineReady, RequestOutput
@@ -133,6 +134,7 @@ def load_engine(
         max_num_batched_tokens=config.max_num_batched_tokens,
         max_model_len=max_model_len,
         vocab_size=checkpoint.config.vocab_size,
+        long_prefill_token_threshold=config.long_prefill_token_threshold,
     )
     scheduler = Scheduler(limits, BlockPool(layout.num_blocks, layout.block_size), debug=debug)
     engine = Engine(scheduler, ModelRunner(model, kv_cache, max_model_len))

@@ -2,8 +2,9 @@
 
 There are no phases: every step gives each request the tokens that are known and not yet computed, as far as the token
 budget goes. A new prompt, a chunk of a long one, one decoded token and a request that starts over after preemption are
-all the same thing. Running requests come first, in order of (priority, arrival); then waiting ones. When blocks run out
-the last running request is preempted: it gives its blocks back and computes them again later.
+all the same thing. Running requests come first, in order of (priority, arrival); then waiting ones; what is left of the
+budget goes to long prompts, which were held to a share of it so far. When blocks run out the last running request is
+preempted: it gives its blocks back and computes them again later.
 
 `schedule()` and `commit()` are apart, so that a step can be scheduled before the one before it is committed: a request
 whose next token is being sampled simply has nothing to compute. Blocks enter the prefix cache only at commit, and are
@@ -13,26 +14,12 @@ freed only when no step in flight uses them.
 import time
 from bisect import insort
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 
 from forebay_server.engine.block_pool import BlockPool
+from forebay_server.engine.limits import SchedulerLimits, why_impossible
 from forebay_server.engine.request import Request, RequestStatus
 from forebay_server.engine.scheduler_output import SampledToken, ScheduledRequest, SchedulerOutput, StepCounters
 from forebay_server.messages import AddRequest, FinishReason, RequestOutput
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SchedulerLimits:
-    """What a step and a request may have at most."""
-
-    max_num_seqs: int
-    """Running requests."""
-    max_num_batched_tokens: int
-    """Tokens in a step."""
-    max_model_len: int
-    """Prompt and answer together."""
-    vocab_size: int
-    """Token ids are below this."""
 
 
 class Scheduler:
@@ -84,7 +71,7 @@ class Scheduler:
         """
         if message.request_id in self._requests:
             raise ValueError(f"request id {message.request_id!r} is in use")
-        refusal = self._why_impossible(message.prompt_token_ids)
+        refusal = why_impossible(message.prompt_token_ids, self.limits, self.pool.capacity_tokens)
         if refusal is not None:
             self._outputs.append(RequestOutput(request_id=message.request_id, finish_reason="error", error=refusal))
             return
@@ -145,7 +132,8 @@ class Scheduler:
         preemptions_before = self._counters.new_preemptions
         budget = self._schedule_running(self.limits.max_num_batched_tokens, step, new_block_ids)
         if self._counters.new_preemptions == preemptions_before:  # else a newcomer would take what was just freed
-            self._schedule_waiting(budget, step, new_block_ids)
+            budget = self._schedule_waiting(budget, step, new_block_ids)
+        self._schedule_rest(budget, step, new_block_ids)
         self._steps_in_flight[self._last_step_id] = step
         self._check()
         return SchedulerOutput(self._last_step_id, [scheduled for _, scheduled in step], new_block_ids)
@@ -190,30 +178,59 @@ class Scheduler:
     ) -> int:
         """Give running requests their tokens; returns what is left of the budget."""
         index = 0
+        long_chunk = self.limits.long_chunk
+        # long prompts together leave room for one more chunk, so that newcomers are admitted while they run
+        long_budget = max(long_chunk, budget - long_chunk)
         while index < len(self._running) and budget > 0:
             request = self._running[index]
             index += 1
             # a long chunk leaves one token for each request behind it, so that nobody's decode waits for a prefill
             num_behind = len(self._running) - index
             num_new = min(request.num_uncomputed_tokens, max(1, budget - num_behind))
+            is_long = request.num_uncomputed_tokens > long_chunk
+            if is_long:
+                num_new = min(num_new, long_chunk, long_budget)
             if num_new > 0 and self._grow(request, num_new, new_block_ids):
                 step.append((request, self._start(request, num_new)))
                 budget -= num_new
+                if is_long:
+                    long_budget -= num_new
         return budget
 
     def _schedule_waiting(
         self, budget: int, step: list[tuple[Request, ScheduledRequest]], new_block_ids: list[int]
-    ) -> None:
-        """Admit waiting requests in order while tokens, places and blocks last; nobody overtakes the first one."""
+    ) -> int:
+        """Admit waiting requests in order while tokens, places and blocks last; nobody overtakes the first one.
+
+        Returns:
+            What is left of the budget.
+        """
         while self._waiting and budget > 0 and len(self._running) < self.limits.max_num_seqs:
             request = self._waiting[0]
             if not self._admit(request):
-                return
-            num_new = min(request.num_uncomputed_tokens, budget)
+                break
+            num_new = min(request.num_uncomputed_tokens, budget, self.limits.long_chunk)
             if not self._grow(request, num_new, new_block_ids):
-                return
+                break
             step.append((request, self._start(request, num_new)))
             budget -= num_new
+        return budget
+
+    def _schedule_rest(
+        self, budget: int, step: list[tuple[Request, ScheduledRequest]], new_block_ids: list[int]
+    ) -> None:
+        """Lengthen the chunks of long prompts by tokens that nobody else wants, in order; without preemption."""
+        for index, (request, scheduled) in enumerate(step):
+            num_more = min(request.num_uncomputed_tokens, budget)
+            blocks = self.pool.allocate(self._num_missing_blocks(request, num_more)) if num_more > 0 else None
+            if blocks is None:
+                continue
+            request.block_ids.extend(blocks)
+            new_block_ids.extend(blocks)
+            request.num_computed_tokens = scheduled.context_len  # book anew
+            request.num_steps_in_flight -= 1
+            step[index] = request, self._start(request, len(scheduled.token_ids) + num_more)
+            budget -= num_more
 
     def _admit(self, request: Request) -> bool:
         """Make the first waiting request run, with what the prefix cache has of it, if its known tokens have room.
@@ -252,7 +269,7 @@ class Scheduler:
             False when the request cannot go on in this step: it was preempted itself, or has to wait for a step in
             flight.
         """
-        num_missing = self.pool.num_blocks_for(request.num_computed_tokens + num_new) - len(request.block_ids)
+        num_missing = self._num_missing_blocks(request, num_new)
         while (blocks := self.pool.allocate(num_missing)) is None:
             if self._finished_in_flight:
                 return False  # blocks come back by themselves at the next commit
@@ -265,6 +282,9 @@ class Scheduler:
         request.block_ids.extend(blocks)
         new_block_ids.extend(blocks)
         return True
+
+    def _num_missing_blocks(self, request: Request, num_new: int) -> int:
+        return self.pool.num_blocks_for(request.num_computed_tokens + num_new) - len(request.block_ids)
 
     def _preempt(self, request: Request) -> None:
         """Take a request's blocks; it waits again, and starts over from what the prefix cache still has."""
@@ -347,21 +367,6 @@ class Scheduler:
     def _release_blocks(self, request: Request) -> None:
         self.pool.release(request.block_ids)
         request.reset_blocks()
-
-    def _why_impossible(self, prompt_token_ids: list[int]) -> str | None:
-        """What makes a prompt one that can never be served, if anything."""
-        num_tokens, limits = len(prompt_token_ids), self.limits
-        if num_tokens == 0:
-            return "the prompt has no tokens"
-        if num_tokens >= limits.max_model_len:
-            return (
-                f"the prompt has {num_tokens} tokens; with max_model_len {limits.max_model_len} it needs to be shorter"
-            )
-        if num_tokens > self.pool.capacity_tokens:
-            return f"the prompt has {num_tokens} tokens; the KV cache has room for {self.pool.capacity_tokens}"
-        if min(prompt_token_ids) < 0 or max(prompt_token_ids) >= limits.vocab_size:
-            return f"a token id of the prompt is outside the vocabulary of {limits.vocab_size}"
-        return None
 
     def _check(self) -> None:
         if self._debug:

@@ -1,7 +1,8 @@
 """A scheduler with a runner that computes nothing, and what the tests ask of both."""
 
 from forebay_server.engine.block_pool import BlockPool
-from forebay_server.engine.scheduler import Scheduler, SchedulerLimits
+from forebay_server.engine.limits import SchedulerLimits
+from forebay_server.engine.scheduler import Scheduler
 from forebay_server.engine.scheduler_output import SampledToken, SchedulerOutput
 from forebay_server.messages import AddRequest, RequestOutput
 from forebay_server.sampling_params import SamplingParams
@@ -16,12 +17,14 @@ def make_scheduler(
     max_num_seqs: int = 8,
     max_num_batched_tokens: int = 16,
     max_model_len: int = 200,
+    long_prefill_token_threshold: int | None = None,
 ) -> Scheduler:
     limits = SchedulerLimits(
         max_num_seqs=max_num_seqs,
         max_num_batched_tokens=max_num_batched_tokens,
         max_model_len=max_model_len,
         vocab_size=VOCAB_SIZE,
+        long_prefill_token_threshold=long_prefill_token_threshold,
     )
     return Scheduler(limits, BlockPool(num_blocks, BLOCK_SIZE), debug=True, clock=lambda: 0.0)
 

@@ -40,6 +40,42 @@ def test_running_long_prefill_leaves_a_token_to_each_decode() -> None:
         scheduler.commit(step.step_id, runner.run(step))
 
 
+def test_a_long_prompt_does_not_block_short_ones() -> None:
+    """vllm #10774, #33499: a running, and a waiting, long prompt in front of short ones."""
+    scheduler, runner = make_scheduler(num_blocks=100, max_num_batched_tokens=16, max_model_len=400), FakeRunner(100)
+    for index in range(3):
+        scheduler.add(make_request(f"long-{index}", [index] * 100, max_tokens=2))
+    for _ in range(2):
+        step = scheduler.schedule()
+        assert step.num_tokens == 16
+        scheduler.commit(step.step_id, runner.run(step))
+    for index in range(4):
+        scheduler.add(make_request(f"short-{index}", [500 + index, 1], max_tokens=1, arrival_time=1))
+    answered: list[str] = []
+    for _ in range(2):
+        step = scheduler.schedule()
+        assert step.num_tokens == 16
+        answered += [output.request_id for output in scheduler.commit(step.step_id, runner.run(step))]
+    assert answered == [f"short-{index}" for index in range(4)]
+    outputs = run_to_end(scheduler, runner)
+    assert [answer_of(outputs[f"long-{index}"]) for index in range(3)] == [
+        expected_answer([index] * 100, 2) for index in range(3)
+    ]
+
+
+def test_the_cap_of_a_long_prompt_is_set_by_its_threshold_and_wastes_nothing() -> None:
+    scheduler, runner = make_scheduler(max_num_batched_tokens=16, long_prefill_token_threshold=6), FakeRunner(40)
+    scheduler.add(make_request("long", list(range(60)), max_tokens=1))
+    scheduler.add(make_request("other", list(range(500, 560)), max_tokens=1))
+    scheduler.add(make_request("short", [900], max_tokens=1))
+    sizes = []
+    for _ in range(2):
+        step = scheduler.schedule()
+        sizes.append({request.request_id: len(request.token_ids) for request in step.requests})
+        scheduler.commit(step.step_id, runner.run(step))
+    assert sizes == [{"long": 9, "other": 6, "short": 1}, {"long": 12, "other": 4}]
+
+
 def test_last_token_of_a_cached_prompt_is_computed_again() -> None:
     for length in (1, BLOCK_SIZE - 1, BLOCK_SIZE, BLOCK_SIZE + 1, 2 * BLOCK_SIZE, 5 * BLOCK_SIZE + 1):
         scheduler, runner = make_scheduler(), FakeRunner(40)

@@ -74,11 +74,17 @@ class World:
     delays=st.lists(st.integers(0, 3), min_size=1, max_size=6),
     budget=st.sampled_from([1, 7, 16, 64]),
     max_num_seqs=st.sampled_from([1, 3, 8]),
+    threshold=st.sampled_from([None, 1, 5, 100]),
 )
 def test_every_request_ends_right_and_no_block_is_lost(
-    requests: list[Arrival], delays: list[int], budget: int, max_num_seqs: int
+    requests: list[Arrival], delays: list[int], budget: int, max_num_seqs: int, threshold: int | None
 ) -> None:
-    scheduler = make_scheduler(NUM_BLOCKS, max_num_batched_tokens=budget, max_num_seqs=max_num_seqs)
+    scheduler = make_scheduler(
+        NUM_BLOCKS,
+        max_num_batched_tokens=budget,
+        max_num_seqs=max_num_seqs,
+        long_prefill_token_threshold=threshold,
+    )
     world = World(scheduler, delays)
     last_arrival = max(arrival.step for arrival in requests)
     number = 0
