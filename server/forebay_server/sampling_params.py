@@ -27,6 +27,14 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     """Subtracted once from every token generated before; -2 to 2."""
     frequency_penalty: float = 0.0
     """Subtracted for each time that a token was generated; -2 to 2."""
+    repetition_penalty: float = 1.0
+    """Divides positive logits of tokens in prompt and answer and multiplies negative ones; 0 < penalty <= 2."""
+    logit_bias: dict[int, float] = {}
+    """Added to the logits of these tokens; -100 to 100."""
+    allowed_token_ids: tuple[int, ...] = ()
+    """Only these may be generated; empty: all."""
+    bad_words: tuple[tuple[int, ...], ...] = ()
+    """Sequences of tokens that are never generated."""
     seed: int | None = None
     """Key of the random numbers; None: drawn by the API process when the request arrives."""
     stop_token_ids: tuple[int, ...] = ()
@@ -54,6 +62,10 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
         for name in ("presence_penalty", "frequency_penalty"):
             value: float = getattr(self, name)
             _check(-2 <= value <= 2 and math.isfinite(value), name, value, "between -2 and 2")
+        _check(0 < self.repetition_penalty <= 2, "repetition_penalty", self.repetition_penalty, "above 0 and at most 2")
+        for bias in self.logit_bias.values():
+            _check(-100 <= bias <= 100, "logit_bias", bias, "between -100 and 100")
+        _check(all(self.bad_words), "bad_words", self.bad_words, "sequences of at least one token")
         _check(0 <= self.min_tokens <= self.max_tokens, "min_tokens", self.min_tokens, "between 0 and max_tokens")
         _check(self.logprobs is None or 0 <= self.logprobs <= 20, "logprobs", self.logprobs, "between 0 and 20")
 
@@ -61,6 +73,16 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     def is_greedy(self) -> bool:
         """Whether the likeliest token is taken (temperature 0, or so small that it is the same)."""
         return self.temperature < 1e-5
+
+    @property
+    def looks_back(self) -> bool:
+        """Whether the next token depends on the tokens before it by more than the model."""
+        return bool(self.repetition_penalty != 1 or self.presence_penalty or self.frequency_penalty or self.bad_words)
+
+    @property
+    def has_logit_rules(self) -> bool:
+        """Whether logits are changed at all before a token is picked."""
+        return bool(self.looks_back or self.logit_bias or self.allowed_token_ids or self.min_tokens)
 
 
 def _check(holds: bool, name: str, value: object, wanted: str) -> None:

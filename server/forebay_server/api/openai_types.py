@@ -7,9 +7,13 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 MAX_CHOICES = 128
 MAX_STOP_STRINGS = 16
 MAX_LOGPROBS = 20
+MAX_LOGIT_BIASES = 1024
+MAX_ALLOWED_TOKENS = 65_536
+MAX_BAD_WORDS = 128
 
 StopString = Annotated[str, StringConstraints(min_length=1, max_length=1024)]
 TokenId = Annotated[int, Field(ge=0)]
+LogitBias = Annotated[float, Field(ge=-100, le=100)]
 
 
 class _Body(BaseModel):
@@ -27,18 +31,14 @@ class GenerationBody(_Body):
     """What both kinds of generation share."""
 
     not_offered: ClassVar[dict[str, tuple[object, ...]]] = {
-        "allowed_token_ids": (None, []),
-        "bad_words": (None, []),
         "best_of": (None, 1),
         "guided_choice": (None,),
         "guided_grammar": (None,),
         "guided_json": (None,),
         "guided_regex": (None,),
         "length_penalty": (None, 1),
-        "logit_bias": (None, {}),
         "priority": (None, 0),
         "prompt_logprobs": (None,),
-        "repetition_penalty": (None, 1),
         "response_format": (None, {"type": "text"}),
         "structured_outputs": (None,),
         "truncate_prompt_tokens": (None,),
@@ -63,6 +63,12 @@ class GenerationBody(_Body):
     min_tokens: int | None = Field(None, ge=0)
     presence_penalty: float | None = Field(None, ge=-2, le=2)
     frequency_penalty: float | None = Field(None, ge=-2, le=2)
+    repetition_penalty: float | None = Field(None, gt=0, le=2, description="of tokens in prompt and answer; 1: none")
+    logit_bias: Annotated[dict[str, LogitBias], Field(max_length=MAX_LOGIT_BIASES)] | None = Field(
+        None, description="token id to what is added to its logit"
+    )
+    allowed_token_ids: Annotated[list[TokenId], Field(max_length=MAX_ALLOWED_TOKENS)] | None = None
+    bad_words: Annotated[list[StopString], Field(max_length=MAX_BAD_WORDS)] | None = None
     seed: int | None = Field(None, ge=-(2**63), lt=2**63)
     user: str | None = None
     cache_salt: Annotated[str, StringConstraints(min_length=1, max_length=1024)] | None = None

@@ -76,13 +76,41 @@ def sampling_params(
         min_p=body.min_p or 0.0,
         presence_penalty=body.presence_penalty or 0.0,
         frequency_penalty=body.frequency_penalty or 0.0,
+        repetition_penalty=_given(body.repetition_penalty, 1.0),
+        logit_bias=_logit_bias(body, model),
+        allowed_token_ids=_known_ids(body.allowed_token_ids, model, "allowed_token_ids"),
+        bad_words=_bad_words(body.bad_words or (), model),
         seed=body.seed if body.seed is not None else secrets.randbits(63),
-        stop_token_ids=tuple(dict.fromkeys(body.stop_token_ids or ())),
+        stop_token_ids=_known_ids(body.stop_token_ids, model, "stop_token_ids"),
         eos_token_ids=model.text.tokenizer.eos_token_ids,
         ignore_eos=bool(body.ignore_eos),
         min_tokens=body.min_tokens or 0,
         logprobs=logprobs,
     )
+
+
+def _known_ids(token_ids: Sequence[int] | None, model: ServedModel, param: str) -> tuple[int, ...]:
+    """Each id once; all of them the model's."""
+    check_token_ids(token_ids or (), model, param)
+    return tuple(dict.fromkeys(token_ids or ()))
+
+
+def _logit_bias(body: GenerationBody, model: ServedModel) -> dict[int, float]:
+    """By token id, which JSON can only write as text."""
+    biases: dict[int, float] = {}
+    for text, bias in (body.logit_bias or {}).items():
+        if not (text.isascii() and text.isdecimal() and len(text) < 10):
+            raise InvalidRequestError(f"logit_bias has the key {text[:40]!r}; keys are token ids", param="logit_bias")
+        biases[int(text)] = bias
+    check_token_ids(list(biases), model, "logit_bias")
+    return biases
+
+
+def _bad_words(words: Sequence[str], model: ServedModel) -> tuple[tuple[int, ...], ...]:
+    """The token sequences of each word, at the start of a text and after a space."""
+    encode = model.text.tokenizer.encode_ordinary
+    sequences = [tuple(encode(text)) for word in words for text in (word, " " + word.lstrip())]
+    return tuple(dict.fromkeys(sequence for sequence in sequences if sequence))
 
 
 def text_options(body: GenerationBody) -> TextOptions:

@@ -1,10 +1,11 @@
 """Sampler: logits to token ids. Every row is treated by itself: what it draws does not depend on its batch mates."""
 
-from collections import Counter
+import math
 from collections.abc import Sequence
 
 import torch
 
+from forebay_server.engine.logit_rules import apply_logit_rules
 from forebay_server.engine.random_numbers import uniform
 from forebay_server.engine.scheduler_output import SampledToken, ScheduledRequest
 from forebay_server.messages import TokenLogprobs
@@ -14,6 +15,7 @@ NUM_CANDIDATES = 1024
 LOWEST_LOGPROB = -9999.0
 """Stands for minus infinity, which JSON cannot write."""
 NOT_FINITE = "the model computed no finite logits for this request"
+NOTHING_LEFT = "no token is left to pick: allowed_token_ids, bad_words, logit_bias and min_tokens exclude every one"
 
 
 def sample(logits: torch.Tensor, requests: Sequence[ScheduledRequest]) -> list[SampledToken]:
@@ -27,9 +29,10 @@ def sample(logits: torch.Tensor, requests: Sequence[ScheduledRequest]) -> list[S
         One for each request; an error for rows with NaN or without any finite logit.
     """
     logprobs = _raw_logprobs(logits, requests)
-    _apply_masks_and_penalties(logits, requests)
+    apply_logit_rules(logits, requests)
     best, greedy_ids = logits.max(dim=-1)  # NaN wins; [num_requests]
-    is_sound = torch.isfinite(best).tolist()
+    best_values: list[float] = best.tolist()
+    is_sound = [math.isfinite(value) for value in best_values]
     token_ids: list[int] = greedy_ids.tolist()
     drawing = [row for row, request in enumerate(requests) if is_sound[row] and not _is_greedy(request)]
     if drawing:
@@ -39,9 +42,13 @@ def sample(logits: torch.Tensor, requests: Sequence[ScheduledRequest]) -> list[S
     return [
         SampledToken(token_ids[row], _pick_logprobs(logprobs.get(row), token_ids[row], requests[row]))
         if is_sound[row]
-        else SampledToken(error=NOT_FINITE)
+        else SampledToken(error=_why_none(best_values[row], requests[row]))
         for row in range(len(requests))
     ]
+
+
+def _why_none(best: float, request: ScheduledRequest) -> str:
+    return NOTHING_LEFT if best == -math.inf and request.sampling.has_logit_rules else NOT_FINITE
 
 
 def _is_greedy(request: ScheduledRequest) -> bool:
@@ -62,20 +69,6 @@ def _pick_logprobs(logprobs: torch.Tensor | None, token_id: int, request: Schedu
     logprobs = logprobs.clamp(min=LOWEST_LOGPROB)
     top_logprobs, top_ids = logprobs.topk(min(request.sampling.logprobs, logprobs.shape[0]))
     return TokenLogprobs(logprobs[token_id].item(), top_ids.tolist(), top_logprobs.tolist())
-
-
-def _apply_masks_and_penalties(logits: torch.Tensor, requests: Sequence[ScheduledRequest]) -> None:
-    """Forbid ends before min_tokens; make tokens that were generated before less likely."""
-    vocab_size = logits.shape[1]
-    for row, request in enumerate(requests):
-        sampling = request.sampling
-        if request.num_output_tokens < sampling.min_tokens:
-            ends = {token for token in (*sampling.stop_token_ids, *sampling.eos_token_ids) if 0 <= token < vocab_size}
-            logits[row, list(ends)] = -torch.inf
-        if request.penalized_token_ids:
-            counts = Counter(request.penalized_token_ids)
-            penalties = [sampling.presence_penalty + sampling.frequency_penalty * count for count in counts.values()]
-            logits[row, list(counts)] -= logits.new_tensor(penalties)
 
 
 def _draw(

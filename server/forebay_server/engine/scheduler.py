@@ -299,7 +299,6 @@ class Scheduler:
         """Book `num_new` tokens of a request into the step."""
         sampling = request.sampling
         context_len = request.num_computed_tokens
-        has_penalty = sampling.presence_penalty != 0 or sampling.frequency_penalty != 0
         request.num_computed_tokens += num_new
         request.num_steps_in_flight += 1
         return ScheduledRequest(
@@ -312,7 +311,8 @@ class Scheduler:
             seed=request.seed,
             choice_index=request.choice_index,
             num_output_tokens=request.num_output_tokens,
-            penalized_token_ids=request.token_ids[request.num_prompt_tokens :] if has_penalty else [],
+            num_prompt_tokens=request.num_prompt_tokens,
+            known_token_ids=list(request.token_ids) if sampling.looks_back else [],
         )
 
     def _append(self, request: Request, token: SampledToken) -> RequestOutput:

@@ -1,6 +1,6 @@
 """What one step will do, and what came of it: plain data between scheduler and model runner."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from forebay_server.messages import TokenLogprobs
 from forebay_server.sampling_params import SamplingParams
@@ -24,8 +24,9 @@ class ScheduledRequest:
     choice_index: int
     num_output_tokens: int
     """Generated before this step: the position of the token to sample."""
-    penalized_token_ids: list[int]
-    """Tokens generated before; empty when no penalty is asked for."""
+    num_prompt_tokens: int = 0
+    known_token_ids: list[int] = field(default_factory=list)
+    """Prompt and answer so far; left empty when nothing in `sampling` looks at them."""
 
 
 @dataclass(frozen=True, slots=True)

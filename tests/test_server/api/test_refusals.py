@@ -28,7 +28,15 @@ BAD_REQUESTS: list[tuple[str, Any, str | None]] = [
     (CHAT, {"messages": [USER], "top_logprobs": 3}, "top_logprobs"),
     (CHAT, {"messages": [USER], "logprobs": True, "top_logprobs": 1000}, "top_logprobs"),
     (CHAT, {"messages": [USER], "stream_options": {"include_usage": True}}, "stream_options"),
-    (CHAT, {"messages": [USER], "logit_bias": {"5": 1}}, "logit_bias"),
+    (CHAT, {"messages": [USER], "logit_bias": {"320": 1}}, "logit_bias"),
+    (CHAT, {"messages": [USER], "logit_bias": {"five": 1}}, "logit_bias"),
+    (CHAT, {"messages": [USER], "logit_bias": {"-1": 1}}, "logit_bias"),
+    (CHAT, {"messages": [USER], "logit_bias": {"5": 101}}, "logit_bias"),
+    (CHAT, {"messages": [USER], "allowed_token_ids": [5, 320]}, "allowed_token_ids"),
+    (CHAT, {"messages": [USER], "allowed_token_ids": [-1]}, "allowed_token_ids[0]"),
+    (CHAT, {"messages": [USER], "stop_token_ids": [320]}, "stop_token_ids"),
+    (CHAT, {"messages": [USER], "bad_words": [""]}, "bad_words[0]"),
+    (CHAT, {"messages": [USER], "bad_words": ["x"] * 129}, "bad_words"),
     (CHAT, {"messages": [USER], "max_completion_tokens": 0}, "max_completion_tokens"),
     (COMPLETIONS, {"prompt": "x", "max_tokens": 0}, "max_tokens"),
     (COMPLETIONS, {"prompt": ""}, "prompt"),
@@ -53,7 +61,8 @@ BAD_REQUESTS: list[tuple[str, Any, str | None]] = [
     (COMPLETIONS, {"prompt": "x", "echo": True}, "echo"),
     (COMPLETIONS, {"prompt": "x", "suffix": "y"}, "suffix"),
     (COMPLETIONS, {"prompt": "x", "best_of": 2}, "best_of"),
-    (COMPLETIONS, {"prompt": "x", "repetition_penalty": 1.3}, "repetition_penalty"),
+    (COMPLETIONS, {"prompt": "x", "repetition_penalty": 0}, "repetition_penalty"),
+    (COMPLETIONS, {"prompt": "x", "repetition_penalty": 2.1}, "repetition_penalty"),
     (COMPLETIONS, {"prompt": "x", "logprobs": 400_000}, "logprobs"),
     (COMPLETIONS, {"prompt": "x", "min_tokens": 20}, "min_tokens"),
     (COMPLETIONS, b'{"prompt": "x", "temperature": NaN}', "temperature"),
@@ -105,6 +114,8 @@ def test_values_that_ask_for_nothing_are_accepted(server: ServerProcess) -> None
         "suffix": None,
         "echo": False,
         "repetition_penalty": 1.0,
+        "allowed_token_ids": [],
+        "bad_words": [],
         "response_format": {"type": "text"},
         "top_k": -1,
         "stop": [],
@@ -121,6 +132,12 @@ def test_values_that_ask_for_nothing_are_accepted(server: ServerProcess) -> None
         "parallel_tool_calls": True,
     }
     assert server.api(CHAT, chat).status == 200
+
+
+def test_an_id_outside_the_vocabulary_is_named_with_the_limit(server: ServerProcess) -> None:
+    for fields in ({"logit_bias": {"320": 1}}, {"allowed_token_ids": [320]}, {"stop_token_ids": [320]}):
+        error = server.api(COMPLETIONS, {"prompt": "x", **fields}).json["error"]
+        assert error["message"] == "token id 320 is outside the vocabulary; ids are 0 to 319"
 
 
 def test_context_overflow_tells_exact_numbers(server: ServerProcess) -> None:

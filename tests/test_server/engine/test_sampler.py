@@ -15,7 +15,13 @@ NUM_DRAWS = 4000
 
 
 def row(
-    *, seed: int = 0, choice_index: int = 0, position: int = 0, generated: tuple[int, ...] = (), **params: Any
+    *,
+    seed: int = 0,
+    choice_index: int = 0,
+    position: int = 0,
+    generated: tuple[int, ...] = (),
+    prompt: tuple[int, ...] = (),
+    **params: Any,
 ) -> ScheduledRequest:
     return ScheduledRequest(
         request_id="r",
@@ -27,7 +33,8 @@ def row(
         seed=seed,
         choice_index=choice_index,
         num_output_tokens=position or len(generated),
-        penalized_token_ids=list(generated),
+        num_prompt_tokens=len(prompt),
+        known_token_ids=[*prompt, *generated],
     )
 
 
@@ -143,6 +150,58 @@ def test_penalties_count_what_was_generated() -> None:
     assert one(logits, temperature=0, presence_penalty=0.5, generated=(0, 1)).token_id == 0
     assert one(logits, temperature=0, frequency_penalty=0.5, generated=(0, 0, 1)).token_id == 1
     assert one(logits, temperature=0, presence_penalty=-2, generated=(2, 2)).token_id == 0
+
+
+def test_repetition_penalty_counts_prompt_and_answer_and_the_others_the_answer_alone() -> None:
+    logits = [2.0, 1.5, -1.0, -1.2]
+    assert one(logits, temperature=0, repetition_penalty=1.5, prompt=(0,)).token_id == 1
+    assert one(logits, temperature=0, repetition_penalty=1.5, prompt=(0,), generated=(1,)).token_id == 0
+    assert one(logits, temperature=0, repetition_penalty=0.5, prompt=(1,)).token_id == 1
+    assert one(logits[2:], temperature=0, repetition_penalty=1.5, prompt=(0,)).token_id == 1, "negative ones sink too"
+    assert one(logits, temperature=0, presence_penalty=2, frequency_penalty=2, prompt=(0,)).token_id == 0
+
+
+def test_biases_are_added_and_masks_cannot_be_undone_by_them() -> None:
+    logits = [2.0, 1.5, 1.0]
+    assert one(logits, temperature=0, logit_bias={2: 1.1}).token_id == 2
+    assert one(logits, temperature=0, logit_bias={0: -100, 1: -100}).token_id == 2
+    assert one(logits, temperature=0, allowed_token_ids=(1, 2), logit_bias={0: 100}).token_id == 1
+    assert one(logits, temperature=0, bad_words=((0,),), logit_bias={0: 100}).token_id == 1
+    assert one(logits, temperature=0, min_tokens=1, eos_token_ids=(0,), logit_bias={0: 100}).token_id == 1
+    assert {one(logits, allowed_token_ids=(0, 2), seed=seed).token_id for seed in range(50)} == {0, 2}
+
+
+@pytest.mark.parametrize(
+    ("generated", "picked"), [((), 0), ((0,), 1), ((0, 0), 2), ((1, 0, 0), 2), ((0, 0, 1), 0), ((0, 1, 0), 1)]
+)
+def test_a_bad_word_is_stopped_at_its_last_token(generated: tuple[int, ...], picked: int) -> None:
+    params = {"temperature": 0, "bad_words": ((0, 0), (0, 0, 1))}
+    logits = [3.0, 2.0, 1.0]
+    assert one(logits, generated=generated, prompt=(0, 0), **params).token_id == picked
+
+
+def test_rules_that_leave_no_token_fail_their_row_alone() -> None:
+    logits = torch.tensor([[2.0, 1.0], [2.0, 1.0]])
+    tokens = sample(logits, [row(allowed_token_ids=(0,), bad_words=((0,),)), row(temperature=0)])
+    assert "exclude every one" in (tokens[0].error or "")
+    assert tokens[1].token_id == 0
+
+
+def test_rows_with_rules_beside_rows_without() -> None:
+    generator = torch.Generator().manual_seed(2)
+    logits = torch.randn(4, 50, generator=generator)
+    rows = [
+        row(temperature=0),
+        row(temperature=0, logit_bias={7: 50}, logprobs=0),
+        row(temperature=0, repetition_penalty=1.8, prompt=tuple(range(50))),
+        row(temperature=1, seed=5, logprobs=1),
+    ]
+    together = sample(logits.clone(), rows)
+    assert together == [sample(logits[index : index + 1].clone(), [rows[index]])[0] for index in range(4)]
+    assert together[0].token_id == int(logits[0].argmax())
+    assert together[1].token_id == 7
+    assert together[1].logprobs is not None
+    assert together[1].logprobs.chosen == pytest.approx(torch.log_softmax(logits[1], 0)[7].item())
 
 
 def test_logprobs_are_of_the_raw_distribution() -> None:
