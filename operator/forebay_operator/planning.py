@@ -60,11 +60,16 @@ def revision_of(spec: InferenceServiceSpec, profile_identity: Any, restarted_at:
     """
     return digest(
         {
-            "spec": _said(spec.model_dump(mode="json", by_alias=True, exclude_defaults=True, exclude=_NOT_RENDERED)),
+            "spec": rendered_part(spec),
             "profile": profile_identity,
             "restartedAt": restarted_at,
         }
     )
+
+
+def rendered_part(spec: InferenceServiceSpec) -> Any:
+    """What of a spec changes pods, without what is left at its default."""
+    return _said(spec.model_dump(mode="json", by_alias=True, exclude_defaults=True, exclude=_NOT_RENDERED))
 
 
 def _said(value: Any) -> Any:

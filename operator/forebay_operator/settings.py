@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal, cast
 
 
@@ -26,6 +27,10 @@ class OperatorSettings:
     """Where to look for services; empty: everywhere (FOREBAY_WATCH_NAMESPACES, with commas)."""
     health_port: int = 8080
     """Port of /healthz and /metrics; 0: none (FOREBAY_HEALTH_PORT)."""
+    webhook_port: int = 0
+    """Port of the admission webhook; 0: none (FOREBAY_WEBHOOK_PORT)."""
+    webhook_certificates: Path = Path("/etc/forebay/webhook")
+    """Folder with its tls.crt and tls.key (FOREBAY_WEBHOOK_CERTIFICATES)."""
     resync_seconds: int = 300
     """How often everything is listed and reconciled anew (FOREBAY_RESYNC_SECONDS)."""
     scrape_seconds: int = 10
@@ -49,6 +54,10 @@ def settings_from(environment: Mapping[str, str]) -> OperatorSettings:
         image_pull_policy=cast(PullPolicy, policy),
         namespaces=namespaces_from(environment.get("FOREBAY_WATCH_NAMESPACES", "")),
         health_port=_number(environment, "FOREBAY_HEALTH_PORT", default=8080, least=0),
+        webhook_port=_number(environment, "FOREBAY_WEBHOOK_PORT", default=0, least=0),
+        webhook_certificates=Path(
+            environment.get("FOREBAY_WEBHOOK_CERTIFICATES", "").strip() or "/etc/forebay/webhook"
+        ),
         resync_seconds=_number(environment, "FOREBAY_RESYNC_SECONDS", default=300, least=10),
         scrape_seconds=_number(environment, "FOREBAY_SCRAPE_SECONDS", default=10, least=1),
         workers=_number(environment, "FOREBAY_WORKERS", default=8, least=1),

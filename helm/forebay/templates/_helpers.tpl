@@ -28,6 +28,15 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end }}
 
+{{/* Names of Services hold no dots: a suffix makes them from the full name. */}}
+{{- define "forebay.metricsName" -}}
+{{- printf "%s-metrics" (include "forebay.fullname" . | replace "." "-" | trunc 55 | trimSuffix "-") -}}
+{{- end }}
+
+{{- define "forebay.webhookName" -}}
+{{- printf "%s-webhook" (include "forebay.fullname" . | replace "." "-" | trunc 55 | trimSuffix "-") -}}
+{{- end }}
+
 {{- define "forebay.serviceAccountName" -}}
 {{- if .Values.serviceAccount.create -}}
 {{- default (include "forebay.fullname" .) .Values.serviceAccount.name -}}

@@ -26,6 +26,7 @@ from forebay_operator.observed import Defaults
 from forebay_operator.resync import Resync
 from forebay_operator.scrape import Scraper
 from forebay_operator.settings import OperatorSettings, SettingsError, settings_from
+from forebay_operator.webhook import WebhookServer
 from forebay_operator.work_queue import WorkQueue
 
 logger = logging.getLogger("forebay_operator")
@@ -40,6 +41,8 @@ _EPILOG = """environment:
   FOREBAY_IMAGE_PULL_POLICY   Always, IfNotPresent or Never (IfNotPresent)
   FOREBAY_WATCH_NAMESPACES    namespaces with commas; empty: all
   FOREBAY_HEALTH_PORT         port of /healthz and /metrics, 0: none (8080)
+  FOREBAY_WEBHOOK_PORT        port of the admission webhook, 0: none (0)
+  FOREBAY_WEBHOOK_CERTIFICATES  folder with its tls.crt and tls.key (/etc/forebay/webhook)
   FOREBAY_RESYNC_SECONDS      everything is looked at anew this often (300)
   FOREBAY_SCRAPE_SECONDS      pods are asked for progress and load this often (10)
   FOREBAY_WORKERS             services that are worked on at the same time (8)
@@ -99,7 +102,7 @@ async def run(settings: OperatorSettings) -> int:
 
     Raises:
         ApiError: the cluster cannot be reached at the start.
-        SettingsError: the health port cannot be had.
+        SettingsError: a port cannot be had, or the webhook has no certificate.
     """
     kube = await KubernetesApi.connect()
     scraper = Scraper(settings.scrape_seconds)
@@ -133,7 +136,10 @@ async def _operate(
     metrics = OperatorMetrics(cache, queue, resync)
     health = HealthServer(lambda: trouble(queue, resync), metrics.exposition)
     handle = metrics.measured(controller.handle)
-    if settings.health_port:
+    webhook = WebhookServer(cache, defaults)
+    if settings.webhook_port:
+        await webhook.start(settings.webhook_port, settings.webhook_certificates)
+    if settings.health_port:  # last: a pod is ready when it answers here
         await health.start(settings.health_port)
     tasks: set[asyncio.Task[Any]] = {
         asyncio.create_task(resync.for_ever(), name="resync"),
@@ -153,6 +159,7 @@ async def _operate(
     try:
         return await _until_one_ends(tasks)
     finally:
+        await webhook.close()
         await health.close()
 
 
