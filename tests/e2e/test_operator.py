@@ -1,11 +1,13 @@
-"""The definitions on a real API server: accepted, and impossible resources refused with the field and a reason."""
+"""The operator on a real API server: its definitions, and what passes between it and real engines."""
 
 import json
 from typing import Any
 
 import pytest
 
-from hack.kube import ROOT, ToolError, kubectl
+from hack.install import OPERATOR_NAMESPACE
+from hack.kube import ROOT, ToolError, condition, get, kubectl
+from tests.e2e.cluster import Service, apply_example, wait_for_condition
 
 GOOD: dict[str, Any] = {
     "model": {"uri": "pvc://models/llama"},
@@ -73,3 +75,29 @@ def test_what_is_impossible_is_refused_with_field_and_reason(
         dry_run(name, spec)
     assert path in str(refused.value)
     assert words in str(refused.value)
+
+
+def test_the_plan_of_a_real_engine_is_verified_and_shown_to_prometheus(smollm2: Service) -> None:
+    verified = wait_for_condition("smollm2", "PlanVerified", "True", seconds=120)
+    assert f"{smollm2.status['plan']['kvCacheTokens']:,} KV cache tokens measured" in verified["message"]
+    service = f"/api/v1/namespaces/{OPERATOR_NAMESPACE}/services/forebay-operator-metrics:8080/proxy/metrics"
+    shown = kubectl("get", "--raw", service)
+    labels = f'namespace="{smollm2.namespace}",service="smollm2",status="True",type="PlanVerified"'
+    assert f"forebay_operator_service_condition{{{labels}}} 1.0" in shown
+
+
+def test_what_the_engine_refuses_three_times_stops_and_a_change_starts_it_again(namespace: str) -> None:
+    apply_example("smollm2-cpu.yaml", namespace, rename="refused", engine={"extraArgs": ["--no-such-flag"]})
+    stalled = wait_for_condition("refused", "Stalled", "True", seconds=300, reason="InvalidConfiguration")
+    assert "--no-such-flag" in stalled["message"]
+    deployment, resource = get("deployment", "refused", namespace), get("infsvc", "refused", namespace)
+    assert deployment is not None
+    assert resource is not None
+    assert (deployment["spec"]["replicas"], resource["spec"]["replicas"]) == (0, 1)
+    assert condition(resource, "Ready")["reason"] == "InvalidConfiguration"
+    apply_example("smollm2-cpu.yaml", namespace, rename="refused")
+    try:
+        wait_for_condition("refused", "Ready", "True", seconds=600)
+        assert not condition(get("infsvc", "refused", namespace), "Stalled")
+    finally:
+        kubectl("delete", "infsvc", "refused", "-n", namespace)
