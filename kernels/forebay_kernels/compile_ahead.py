@@ -6,17 +6,20 @@ and the divisibility of every integer: the same specialisation that a GPU would 
 
 import argparse
 import json
+import multiprocessing
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from forebay_kernels.compile_table import TABLE_PATH, Key, Use, format_table
 from forebay_kernels.dispatch import KERNELS
-from forebay_kernels.machine_code import Resources, resources_of
+from forebay_kernels.machine_code import Resources, occupancy_of, resources_of
 from forebay_kernels.production import production_launches
 from forebay_kernels.targets import TARGETS, Target
 
@@ -27,6 +30,7 @@ _EXAMPLES = """examples:
   python -m forebay_kernels.compile_ahead                              every kernel for every target
   python -m forebay_kernels.compile_ahead --target sm_90 --kernel rotary
   python -m forebay_kernels.compile_ahead --json > kernels.json
+  python -m forebay_kernels.compile_ahead --write-table                after a change that moves a register
 
 exit status: 0 when every kernel compiles within its target's limits, 1 when one does not, 2 for a bad command line."""
 
@@ -45,6 +49,8 @@ class Row:
     shared_bytes: int
     max_shared_bytes: int
     num_warps: int
+    occupancy: float
+    """Share of a multiprocessor's warps that it holds when this kernel fills it, 0 to 1."""
 
     @property
     def problem(self) -> str | None:
@@ -104,7 +110,25 @@ def compile_row(kernel: str, configuration: str, launch: "Launch", target_name: 
         shared_bytes=resources.shared_bytes,
         max_shared_bytes=target.max_shared_bytes,
         num_warps=launch.num_warps,
+        occupancy=occupancy_of(resources, launch.num_warps, target),
     )
+
+
+def compile_rows(jobs: list[tuple[str, int]], num_processes: int) -> Iterator[Row]:
+    """Compile (target, index of `production_launches`) one after the other, or in several processes; in order."""
+    if num_processes == 1:
+        yield from map(_compile_job, jobs)
+        return
+    # Spawned, not forked: the compiler has threads.
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(num_processes, mp_context=context) as pool:
+        yield from pool.map(_compile_job, jobs, chunksize=4)
+
+
+def _compile_job(job: tuple[str, int]) -> Row:
+    target_name, index = job
+    kernel, configuration, launch = list(production_launches(TARGETS[target_name]))[index]
+    return compile_row(kernel, configuration, launch, target_name)
 
 
 def _type_of(value: torch.Tensor | int | float) -> str:
@@ -140,7 +164,13 @@ def main(arguments: list[str] | None = None, *, echo: Callable[[str], None] = pr
     )
     parser.add_argument("--kernel", action="append", help="kernel to compile; repeatable; default all")
     parser.add_argument("--json", action="store_true", help="print a JSON list instead of a table")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes; default: one a core")
+    parser.add_argument("--write-table", action="store_true", help=f"write {TABLE_PATH.name}: all kernels and targets")
     options = parser.parse_args(arguments)
+    if options.jobs < 1:
+        parser.error(f"argument --jobs: must be at least 1, got {options.jobs}")
+    if options.write_table and (options.target or options.kernel):
+        parser.error("argument --write-table: the table has every kernel for every target; leave --target, --kernel")
     if os.environ.get("TRITON_INTERPRET", "0") not in ("", "0"):
         parser.error("TRITON_INTERPRET is set, and the interpreter compiles nothing: unset it")
     known = sorted(KERNELS)
@@ -148,26 +178,43 @@ def main(arguments: list[str] | None = None, *, echo: Callable[[str], None] = pr
         if kernel not in known:
             parser.error(f"argument --kernel: unknown kernel {kernel!r}; there are {', '.join(known)}")
 
+    jobs = [
+        (target_name, index)
+        for target_name in options.target or TARGETS
+        for index, (kernel, _, _) in enumerate(production_launches(TARGETS[target_name]))
+        if not options.kernel or kernel in options.kernel
+    ]
     rows = []
     started = time.monotonic()
     if not options.json:
-        echo(_line("kernel", "configuration", "target", "registers", "spilled", "shared", "warps", "code"))
-    for target_name in options.target or TARGETS:
-        for kernel, configuration, launch in production_launches(TARGETS[target_name]):
-            if options.kernel and kernel not in options.kernel:
-                continue
-            row = compile_row(kernel, configuration, launch, target_name)
-            rows.append(row)
-            if not options.json:
-                echo(_table_line(row))
+        echo(_line("kernel", "configuration", "target", "registers", "spilled", "shared", "warps", "occupancy"))
+    for row in compile_rows(jobs, options.jobs):
+        rows.append(row)
+        if not options.json:
+            echo(_table_line(row))
     problems = [f"{row.kernel}, {row.configuration}, {row.target}: {row.problem}" for row in rows if row.problem]
     if options.json:
         echo(json.dumps([asdict(row) for row in rows], indent=1))
     else:
         echo(f"{len(rows)} compiled in {time.monotonic() - started:.0f} s, {len(problems)} over their limits")
+    if options.write_table:
+        TABLE_PATH.write_text(format_table(dict(map(table_entry, rows)), triton_version()))
     for problem in problems:
         print(f"error: {problem}", file=sys.stderr)
     return 1 if problems else 0
+
+
+def table_entry(row: Row) -> tuple[Key, Use]:
+    """Return the row's key and use in the checked-in table."""
+    use = (row.registers, row.spilled_bytes, row.shared_bytes, row.num_warps, round(100 * row.occupancy))
+    return (row.kernel, row.configuration, row.target), use
+
+
+def triton_version() -> str:
+    """Return the version of the compiler."""
+    import triton
+
+    return str(triton.__version__)
 
 
 def _table_line(row: Row) -> str:
@@ -179,7 +226,7 @@ def _table_line(row: Row) -> str:
         f"{row.spilled_bytes} B",
         f"{row.shared_bytes} B",
         str(row.num_warps),
-        f"{row.binary_bytes} B",
+        f"{row.occupancy:.0%}",
     )
 
 

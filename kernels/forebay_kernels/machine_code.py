@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from forebay_kernels.targets import Target
+
 
 @dataclass(frozen=True, slots=True)
 class Resources:
@@ -19,6 +21,25 @@ class Resources:
     keep no arrays there, so whatever is in it was spilled."""
     shared_bytes: int
     """Shared memory (LDS on AMD) of one program."""
+
+
+def occupancy_of(resources: Resources, num_warps: int, target: Target) -> float:
+    """Return which share of the warps that a multiprocessor could hold it holds, 0 to 1, when this kernel fills it.
+
+    NVIDIA: 65,536 registers a multiprocessor, given out to warps by 256, and 1 KiB of shared memory beside each
+    program's own (CUDA programming guide, occupancy). AMD: 512 registers a lane in each of 4 units, given out by 8.
+    """
+    if target.backend == "cuda":
+        registers_of_warp = -(-resources.registers * 32 // 256) * 256
+        by_registers = 65536 // (registers_of_warp * num_warps)
+        shared_bytes = resources.shared_bytes + 1024
+    else:
+        warps_of_unit = min(512 // (-(-resources.registers // 8) * 8), target.max_warps // 4)
+        by_registers = 4 * warps_of_unit // num_warps
+        shared_bytes = max(resources.shared_bytes, 1)
+    by_shared = target.shared_bytes_of_multiprocessor // shared_bytes
+    num_programs = min(by_registers, by_shared, target.max_warps // num_warps, 32)
+    return num_programs * num_warps / target.max_warps
 
 
 def resources_of(compiled: Any) -> Resources:

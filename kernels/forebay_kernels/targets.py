@@ -19,6 +19,11 @@ class Target:
     """Shared memory that one block may have. CUDA C++ programming guide, table of technical specifications per
     compute capability; AMD CDNA 3 instruction set guide, local data share."""
 
+    shared_bytes_of_multiprocessor: int = 64 * 1024
+    """What the programs that one multiprocessor runs at a time share. Sources as above."""
+    max_warps: int = 32
+    """Warps that one multiprocessor holds at a time. Sources as above."""
+
     @property
     def multiplies_fp8(self) -> bool:
         """Whether its matrix units take float8_e4m3fn: NVIDIA's from Ada on. CDNA 3 has another 8-bit format."""
@@ -26,11 +31,11 @@ class Target:
 
 
 TARGETS = {
-    "sm_80": Target("cuda", 80, 32, 163 * 1024),
-    "sm_89": Target("cuda", 89, 32, 99 * 1024),
-    "sm_90": Target("cuda", 90, 32, 227 * 1024),
-    "sm_100": Target("cuda", 100, 32, 227 * 1024),
-    "gfx942": Target("hip", "gfx942", 64, 64 * 1024),
+    "sm_80": Target("cuda", 80, 32, 163 * 1024, 164 * 1024, 64),
+    "sm_89": Target("cuda", 89, 32, 99 * 1024, 100 * 1024, 48),
+    "sm_90": Target("cuda", 90, 32, 227 * 1024, 228 * 1024, 64),
+    "sm_100": Target("cuda", 100, 32, 227 * 1024, 228 * 1024, 64),
+    "gfx942": Target("hip", "gfx942", 64, 64 * 1024, 64 * 1024, 32),
 }
 """A100; L4, L40S; H100, H200; B200; MI300X."""
 

@@ -10,31 +10,48 @@ from typing import Any
 import pytest
 
 import forebay_kernels
-from forebay_kernels.compile_ahead import Row, main
+from forebay_kernels.compile_ahead import Row, main, table_entry, triton_version
+from forebay_kernels.compile_table import TABLE_PATH, differences, format_table, parse_table
 from forebay_kernels.dispatch import KERNELS
-from forebay_kernels.machine_code import Resources, resources_of_amdgcn, resources_of_cuobjdump
+from forebay_kernels.machine_code import Resources, occupancy_of, resources_of_amdgcn, resources_of_cuobjdump
 from forebay_kernels.targets import TARGETS
 
 PACKAGE_ROOT = Path(forebay_kernels.__file__).parents[1]
 
 
-def _run(*arguments: str, cache: Path) -> subprocess.CompletedProcess[str]:
+# Triton's own cache, keyed by each kernel's source, options and compiler: what did not change is not compiled again.
+CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "forebay" / "triton"
+
+
+def _run(*arguments: str) -> subprocess.CompletedProcess[str]:
     """Run Python in a process of its own, where Triton is a compiler and not an interpreter."""
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    environment |= {"PYTHONPATH": str(PACKAGE_ROOT), "TRITON_CACHE_DIR": str(cache)}
+    environment |= {"PYTHONPATH": str(PACKAGE_ROOT), "TRITON_CACHE_DIR": str(CACHE)}
     return subprocess.run(
-        [sys.executable, *arguments], env=environment, capture_output=True, text=True, check=False, timeout=300
+        [sys.executable, *arguments], env=environment, capture_output=True, text=True, check=False, timeout=1700
     )
 
 
 @pytest.fixture(scope="module")
-def rows(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    done = _run("-m", "forebay_kernels.compile_ahead", "--json", cache=tmp_path_factory.mktemp("triton"))
+def rows() -> list[dict[str, Any]]:
+    done = _run("-m", "forebay_kernels.compile_ahead", "--json")
     assert done.returncode == 0, done.stderr
     loaded: list[dict[str, Any]] = json.loads(done.stdout)
     return loaded
 
 
+@pytest.mark.timeout(1800)  # with nothing in the cache
+def test_every_row_is_as_in_the_checked_in_table(rows: list[dict[str, Any]]) -> None:
+    version, expected = parse_table(TABLE_PATH.read_text())
+    assert {(kernel, target) for kernel, _, target in expected} == {(k, t) for k in KERNELS for t in TARGETS}
+    actual = dict(table_entry(Row(**row)) for row in rows)
+    if version != triton_version():
+        pytest.skip(f"the table is of triton {version}, this is {triton_version()}")
+    changed = list(differences(expected, actual))
+    assert not changed, "if meant: python -m forebay_kernels.compile_ahead --write-table\n" + "\n".join(changed)
+
+
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_the_kernel_compiles_within_the_limits_of_the_gpu(rows: list[dict[str, Any]], kernel: str, target: str) -> None:
@@ -50,7 +67,7 @@ def test_the_kernel_compiles_within_the_limits_of_the_gpu(rows: list[dict[str, A
             assert row["shared_bytes"] > 0, "warps add up a row through shared memory"
 
 
-def test_a_kernel_that_spills_is_seen_on_both_vendors_gpus(tmp_path: Path) -> None:
+def test_a_kernel_that_spills_is_seen_on_both_vendors_gpus() -> None:
     # One warp for a whole long row: 512 values a thread, more than the 255 registers of an NVIDIA thread and, with
     # the weights beside them, than the 512 of an AMD thread.
     program = """
@@ -62,16 +79,60 @@ for target, hidden_size in (("sm_80", 16384), ("gfx942", 32768)):
     launch = dataclasses.replace(rms_norm_launch(x, x, weight, 1e-5), num_warps=1)
     print(compile_row("rms_norm", "one warp", launch, target).problem)
 """
-    done = _run("-c", program, cache=tmp_path)
+    done = _run("-c", program)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert len(lines) == 2
     assert all(line.startswith("spills ") for line in lines), lines
 
 
+ROWS = {
+    ("rotary", "heads 9+3 of 64", "sm_80"): (40, 0, 0, 2, 94),
+    ("rms_norm", "hidden 576", "sm_90"): (32, 0, 8, 4, 50),
+}
+
+
+def test_a_table_is_read_as_it_was_written() -> None:
+    assert parse_table(format_table(ROWS, "3.9.0")) == ("3.9.0", ROWS)
+
+
+@pytest.mark.parametrize("text", ["", "rotary | a", format_table(ROWS, "1") + "rotary | heads | sm_80 | 1 | 2"])
+def test_another_text_is_no_table(text: str) -> None:
+    with pytest.raises(ValueError, match=r"line \d: expected"):
+        parse_table(text)
+
+
+def test_a_table_tells_what_changed() -> None:
+    first, use = next(iter(ROWS.items()))
+    assert list(differences(ROWS, ROWS)) == []
+    assert list(differences(ROWS, {first: (41, *use[1:])})) == [
+        "rms_norm, hidden 576, sm_90: (32, 0, 8, 4, 50) -> not compiled",
+        "rotary, heads 9+3 of 64, sm_80: (40, 0, 0, 2, 94) -> (41, 0, 0, 2, 94)",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("target", "registers", "shared_bytes", "num_warps", "share"),
+    [
+        ("sm_80", 32, 0, 4, 1.0),
+        # 65,536 / (128 * 32 * 4) = 4 programs of 4 warps of 64.
+        ("sm_80", 128, 0, 4, 0.25),
+        # 228 KiB hold two programs of 98,304 bytes and 1 KiB each.
+        ("sm_90", 32, 98304, 8, 0.25),
+        ("sm_89", 255, 0, 8, 8 / 48),
+        # 512 / 128 = 4 warps in each of 4 units, of 8.
+        ("gfx942", 128, 0, 4, 0.5),
+        ("gfx942", 32, 32768, 4, 0.25),
+    ],
+)
+def test_occupancy(target: str, registers: int, shared_bytes: int, num_warps: int, share: float) -> None:
+    resources = Resources(registers=registers, spilled_bytes=0, shared_bytes=shared_bytes)
+    assert occupancy_of(resources, num_warps, TARGETS[target]) == pytest.approx(share)
+
+
 def _row(**changed: int) -> Row:
     sizes = {"binary_bytes": 9, "registers": 9, "spilled_bytes": 0, "shared_bytes": 8, "max_shared_bytes": 8}
-    return Row(kernel="k", configuration="c", target="sm_80", num_warps=4, **(sizes | changed))
+    return Row(kernel="k", configuration="c", target="sm_80", num_warps=4, occupancy=0.5, **(sizes | changed))
 
 
 @pytest.mark.parametrize(
@@ -117,4 +178,4 @@ def test_the_command_refuses_the_interpreter_and_unknown_kernels(
     monkeypatch.delenv("TRITON_INTERPRET")
     with pytest.raises(SystemExit, match="2"):
         main(["--kernel", "softmax"])
-    assert "unknown kernel 'softmax'; there are add_rms_norm, rms_norm, rotary" in capsys.readouterr().err
+    assert "unknown kernel 'softmax'; there are add_rms_norm, " in capsys.readouterr().err

@@ -63,3 +63,23 @@ def check_write_kv_cache(
     check_rows("value", value)
     check_kv_cache(key_cache, value_cache, key_scales, value_scales, query, key.shape[1])
     check_like("slot_mapping", slot_mapping, (query.shape[0],), torch.int64, query)
+
+
+def check_gather_kv_blocks(
+    key_cache: torch.Tensor,
+    value_cache: torch.Tensor,
+    source_blocks: torch.Tensor,
+    target_blocks: torch.Tensor,
+    key_scales: torch.Tensor | None,
+    value_scales: torch.Tensor | None,
+) -> None:
+    """Raise ValueError unless `gather_kv_blocks` can take these. Which blocks they name is not looked at."""
+    if key_cache.dim() != 4:
+        raise ValueError(
+            f"key_cache: expected shape [num_blocks, block_size, num_kv_heads, head_dim], got {list(key_cache.shape)}"
+        )
+    like = key_cache[0] if len(key_cache) else key_cache.flatten(0, 1)
+    check_kv_cache(key_cache, value_cache, key_scales, value_scales, like, key_cache.shape[2])
+    num_copies = source_blocks.shape[0] if source_blocks.dim() else 0
+    check_like("source_blocks", source_blocks, (num_copies,), torch.int32, key_cache)
+    check_like("target_blocks", target_blocks, (num_copies,), torch.int32, key_cache)

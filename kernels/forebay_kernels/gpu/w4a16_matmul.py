@@ -178,7 +178,9 @@ def w4a16_matmul_launch(
     chunk = chunk_of(in_features // num_groups)
     num_splits = num_splits_of(packed)
     is_split = output.dim() == 3
-    tiles = tiles_of(num_tokens, bytes_per_k=4, target=target, max_block_n=64)
+    # Before Hopper the numbers of a chunk pass through registers, where two accumulators lie already.
+    max_block_n = 32 if target.backend == "cuda" and int(target.arch) < 90 else 64
+    tiles = tiles_of(num_tokens, bytes_per_k=4, target=target, max_block_n=max_block_n)
     grid = (triton.cdiv(num_tokens, tiles.block_m), triton.cdiv(out_features, tiles.block_n))
     return Launch(
         kernel=_w4a16_matmul_kernel,
@@ -211,8 +213,7 @@ def w4a16_matmul_launch(
             "BLOCK_N": tiles.block_n,
             "HALF": chunk // 2,
         },
-        # The registers of 4 warps do not hold both accumulators and the numbers of a chunk.
-        num_warps=8 if tiles.block_m == 64 else tiles.num_warps,
+        num_warps=tiles.num_warps,
         num_stages=tiles.num_stages,
     )
 

@@ -6,7 +6,7 @@ They hold on every device alike: what would fail on a GPU fails on a CPU too.
 
 from forebay_kernels.operations.activations import gelu_and_mul, silu_and_mul
 from forebay_kernels.operations.attention import decode_attention, prefill_attention
-from forebay_kernels.operations.kv_cache import write_kv_cache
+from forebay_kernels.operations.kv_cache import gather_kv_blocks, write_kv_cache
 from forebay_kernels.operations.matmul import fp8_matmul, w4a16_matmul, w8a8_matmul, w8a16_matmul
 from forebay_kernels.operations.norms import add_rms_norm, rms_norm
 from forebay_kernels.operations.positions import rotary
@@ -17,12 +17,15 @@ from forebay_kernels.operations.quantization import (
     rms_norm_quantize,
     silu_and_mul_quantize,
 )
+from forebay_kernels.operations.sampling import apply_bitmask, sample
 
 __all__ = [
     "add_rms_norm",
     "add_rms_norm_quantize",
+    "apply_bitmask",
     "decode_attention",
     "fp8_matmul",
+    "gather_kv_blocks",
     "gelu_and_mul",
     "gelu_and_mul_quantize",
     "prefill_attention",
@@ -30,6 +33,7 @@ __all__ = [
     "rms_norm",
     "rms_norm_quantize",
     "rotary",
+    "sample",
     "silu_and_mul",
     "silu_and_mul_quantize",
     "w4a16_matmul",

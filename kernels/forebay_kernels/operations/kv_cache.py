@@ -51,3 +51,30 @@ def write_kv_cache(
     checks.check_write_kv_cache(*arguments)
     outputs: tuple[torch.Tensor, torch.Tensor] = implementation("write_kv_cache", query.device.type)(*arguments)
     return outputs
+
+
+def gather_kv_blocks(
+    key_cache: torch.Tensor,
+    value_cache: torch.Tensor,
+    source_blocks: torch.Tensor,
+    target_blocks: torch.Tensor,
+    key_scales: torch.Tensor | None = None,
+    value_scales: torch.Tensor | None = None,
+) -> None:
+    """Copy blocks of one layer's cache over others: copy-on-write, and what is left after an eviction moved together.
+
+    Args:
+        key_cache: one layer's keys, as this module says; written in place.
+        value_cache: one layer's values, written in place.
+        source_blocks: [num_copies], int32, contiguous: blocks to read.
+        target_blocks: [num_copies], int32, contiguous: block i becomes a copy of source block i. No block twice, and
+            none that is also a source: copies happen in any order.
+        key_scales: of a quantized cache, written in place; else None.
+        value_scales: of a quantized cache, written in place; else None.
+
+    Raises:
+        ValueError: shape, dtype, device or strides are not as said above.
+    """
+    arguments = (key_cache, value_cache, source_blocks, target_blocks, key_scales, value_scales)
+    checks.check_gather_kv_blocks(*arguments)
+    implementation("gather_kv_blocks", key_cache.device.type)(*arguments)

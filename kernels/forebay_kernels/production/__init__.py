@@ -5,6 +5,7 @@ import torch
 from forebay_kernels.production.attention import attention_launches, cache_launches
 from forebay_kernels.production.elementwise import elementwise_launches, quantizing_launches
 from forebay_kernels.production.matmul import int4_launches, matmul_launches
+from forebay_kernels.production.sampling import copying_launches, sampling_launches
 from forebay_kernels.production.tensors import HEAD_SHAPES, Production
 from forebay_kernels.shapes import MODEL_SHAPES
 from forebay_kernels.targets import Target
@@ -18,5 +19,7 @@ def production_launches(target: Target, dtype: torch.dtype = torch.bfloat16) -> 
     for shape in HEAD_SHAPES:
         yield from cache_launches(shape, dtype)
         yield from attention_launches(shape, dtype, target)
+        yield from copying_launches(shape, dtype)
     yield from matmul_launches(MODEL_SHAPES[1], dtype, target)
     yield from int4_launches(MODEL_SHAPES[1], dtype, target)
+    yield from sampling_launches()

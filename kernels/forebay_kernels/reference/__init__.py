@@ -7,7 +7,7 @@ same tokens: where that model rounds to the input dtype between two steps, so do
 
 from forebay_kernels.reference.activations import gelu_and_mul, silu_and_mul
 from forebay_kernels.reference.attention import decode_attention, prefill_attention
-from forebay_kernels.reference.kv_cache import write_kv_cache
+from forebay_kernels.reference.kv_cache import gather_kv_blocks, write_kv_cache
 from forebay_kernels.reference.matmul import fp8_matmul, w4a16_matmul, w8a8_matmul, w8a16_matmul
 from forebay_kernels.reference.norms import add_rms_norm, rms_norm
 from forebay_kernels.reference.positions import rotary
@@ -18,12 +18,15 @@ from forebay_kernels.reference.quantization import (
     rms_norm_quantize,
     silu_and_mul_quantize,
 )
+from forebay_kernels.reference.sampling import apply_bitmask, sample
 
 __all__ = [
     "add_rms_norm",
     "add_rms_norm_quantize",
+    "apply_bitmask",
     "decode_attention",
     "fp8_matmul",
+    "gather_kv_blocks",
     "gelu_and_mul",
     "gelu_and_mul_quantize",
     "prefill_attention",
@@ -31,6 +34,7 @@ __all__ = [
     "rms_norm",
     "rms_norm_quantize",
     "rotary",
+    "sample",
     "silu_and_mul",
     "silu_and_mul_quantize",
     "w4a16_matmul",

@@ -32,3 +32,19 @@ def write_kv_cache(
             cache.view(torch.uint8).flatten(0, 1).index_copy_(0, slots, quantized.view(torch.uint8))
             scales.flatten(0, 1).index_copy_(0, slots, row_scales)
     return turned_query, turned_key
+
+
+def gather_kv_blocks(
+    key_cache: torch.Tensor,
+    value_cache: torch.Tensor,
+    source_blocks: torch.Tensor,
+    target_blocks: torch.Tensor,
+    key_scales: torch.Tensor | None = None,
+    value_scales: torch.Tensor | None = None,
+) -> None:
+    """Copy block source_blocks[i] over block target_blocks[i], in every tensor of the cache."""
+    for tensor in (key_cache, value_cache, key_scales, value_scales):
+        if tensor is not None:
+            # 8-bit floats cannot be scattered everywhere: their bytes can.
+            blocks = tensor.view(torch.uint8) if tensor.dtype.itemsize == 1 else tensor
+            blocks.index_copy_(0, target_blocks.long(), blocks[source_blocks.long()])
