@@ -148,6 +148,17 @@ class BlockPool:
         self._node_by_block[block_id] = self._next_node
         return self._next_node
 
+    def key_of(self, parent: ParentNode, token_ids: Sequence[int], index: int) -> BlockKey | None:
+        """What a block of a sequence is known by; None when it is not full.
+
+        Args:
+            parent: node of the block before it, or the namespace.
+            token_ids: known ones of the sequence.
+            index: of the block in the sequence.
+        """
+        tokens = self._tokens_of_block(token_ids, index)
+        return (parent, tokens) if len(tokens) == self.block_size else None
+
     def node_of(self, block_id: int) -> int:
         """The node of a block that `find_prefix` returned."""
         return self._node_by_block[block_id]

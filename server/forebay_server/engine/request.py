@@ -28,10 +28,12 @@ class Request:
         "block_ids",
         "choice_index",
         "last_node",
+        "leader",
         "namespace",
         "num_cached_tokens",
         "num_computed_tokens",
         "num_hashed_blocks",
+        "num_leader_blocks",
         "num_preemptions",
         "num_prompt_tokens",
         "num_steps_in_flight",
@@ -65,6 +67,10 @@ class Request:
         self.namespace = CacheNamespace(message.cache_salt, None)
         self.last_node: ParentNode = self.namespace
         """Parent of the next block in the prefix cache."""
+        self.leader: Request | None = None
+        """While waiting: a running request that computes blocks which this one wants to find in the prefix cache."""
+        self.num_leader_blocks = 0
+        """How many leading blocks they share."""
         self.num_steps_in_flight = 0
         """Steps scheduled and not committed that use the blocks."""
         self.num_cached_tokens: int | None = None

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from forebay_server.engine.block_pool import BlockPool
 from forebay_server.engine.limits import SchedulerLimits, why_impossible
+from forebay_server.engine.prefix_leaders import PrefixLeaders, is_following
 from forebay_server.engine.request import Request, RequestStatus
 from forebay_server.engine.scheduler_output import SampledToken, ScheduledRequest, SchedulerOutput, StepCounters
 from forebay_server.messages import AddRequest, FinishReason, RequestOutput
@@ -200,15 +201,29 @@ class Scheduler:
     def _schedule_waiting(
         self, budget: int, step: list[tuple[Request, ScheduledRequest]], new_block_ids: list[int]
     ) -> int:
-        """Admit waiting requests in order while tokens, places and blocks last; nobody overtakes the first one.
+        """Admit waiting requests in order while tokens, places and blocks last.
+
+        Nobody overtakes the first one, but while a running request computes the very block that another needs next
+        (choices of one prompt, a system prompt not yet cached), that one waits to find it computed.
 
         Returns:
             What is left of the budget.
         """
-        while self._waiting and budget > 0 and len(self._running) < self.limits.max_num_seqs:
-            request = self._waiting[0]
-            if not self._admit(request):
+        if not self._waiting:
+            return budget
+        leaders = PrefixLeaders(self.pool, self._running)
+        index = 0
+        while index < len(self._waiting) and budget > 0 and len(self._running) < self.limits.max_num_seqs:
+            request = self._waiting[index]
+            if not is_following(request):
+                cached = self._cached_blocks(request)
+                leaders.find(request, cached)
+            if request.leader is not None:
+                index += 1
+                continue
+            if not self._admit(request, cached):
                 break
+            leaders.add(request)
             num_new = min(request.num_uncomputed_tokens, budget, self.limits.long_chunk)
             if not self._grow(request, num_new, new_block_ids):
                 break
@@ -232,18 +247,22 @@ class Scheduler:
             step[index] = request, self._start(request, len(scheduled.token_ids) + num_more)
             budget -= num_more
 
-    def _admit(self, request: Request) -> bool:
-        """Make the first waiting request run, with what the prefix cache has of it, if its known tokens have room.
+    def _cached_blocks(self, request: Request) -> list[int]:
+        """What the prefix cache has of a waiting request.
 
         At least the last known token is computed again, since its logits are wanted.
         """
+        max_blocks = (len(request.token_ids) - 1) // self.pool.block_size
+        return self.pool.find_prefix(request.namespace, request.token_ids, max_blocks)
+
+    def _admit(self, request: Request, cached: list[int]) -> bool:
+        """Make a waiting request run, with what the prefix cache has of it, if its known tokens have room."""
         num_known = len(request.token_ids)
-        cached = self.pool.find_prefix(request.namespace, request.token_ids, (num_known - 1) // self.pool.block_size)
         num_needed = self.pool.num_blocks_for(num_known) - len(cached) + self.pool.num_unheld_in(cached)
         if num_needed > self.pool.num_available:
             return False
         self.pool.hold(cached)
-        self._waiting.pop(0)
+        self._waiting.remove(request)
         insort(self._running, request, key=_order)
         request.status = RequestStatus.RUNNING
         if cached:
