@@ -24,6 +24,7 @@ class Subcommand:
 SUBCOMMANDS = {
     "serve": Subcommand("forebay_server.cli", "server", "serve a model behind an OpenAI-style endpoint"),
     "plan": Subcommand("forebay_operator.cli.plan", "operator", "work out parallelism, quantization and KV cache"),
+    "roi": Subcommand("forebay_operator.cli.roi", "operator", "work out what serving costs, and what would lower it"),
     "inspect": Subcommand("forebay_operator.cli.inspect", "operator", "print the facts of a model as JSON"),
     "operator": Subcommand("forebay_operator.cli.run", "operator", "run the Kubernetes operator"),
     "crds": Subcommand("forebay_operator.cli.crds", "operator", "print the custom resource definitions"),
