@@ -155,13 +155,14 @@
     byId("after-detail").textContent = `${gpus(last.gpus)}, ${perMillion(last.cost_per_million_tokens)} per million tokens`;
     byId("saving-title").textContent = last.saving < 0 ? "You need more" : "You save";
     byId("saving").replaceChildren(short(Math.abs(last.saving)), month());
+    byId("saving-title").closest(".tile").classList.toggle("strong", last.saving >= 0);
     const share = first.cost ? `${number((100 * Math.abs(last.saving)) / first.cost)}% ${last.saving < 0 ? "more" : "less"}, ` : "";
     byId("saving-detail").textContent = `${share}${short(Math.abs(last.saving) * 12)} a year`;
   }
 
   function checked(result, inputs) {
     const last = result.rows[result.rows.length - 1];
-    if (last.saving < 0) return `This load needs more than today's ${gpus(inputs.gpus)}, by this arithmetic, even with every change.`;
+    if (last.saving < 0) return `This load needs more than today's ${gpus(inputs.gpus)}, by this arithmetic, even with every change. If they do serve it, they are better than it expects, or the numbers do not belong together.`;
     if (!inputs.requests_per_day) return "Without requests one copy of the model stays ready.";
     const now = result.rows[0].tokens_per_second;
     const alone = result.speed_one_at_a_time;
