@@ -29,7 +29,7 @@ imports: setup
 	$(BIN)/lint-imports
 
 unit: setup
-	$(BIN)/pytest -m "not e2e"
+	$(BIN)/pytest -m "not e2e" -n 2 --dist loadfile
 
 e2e: setup
 	@$(BIN)/python -m hack.cluster up

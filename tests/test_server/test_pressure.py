@@ -93,7 +93,7 @@ def test_a_request_that_gets_no_place_in_time_is_503(start_server: StartServer) 
         assert late.status == 503
         assert late.json["error"]["code"] == "queue_timeout"
         assert int(late.headers["Retry-After"]) > 0
-        assert 0.4 < time.monotonic() - started < 3
+        assert 0.4 < time.monotonic() - started < 20  # far from the default of 60
     wait_for(lambda: server.load()["waiting"] == 0, 2, "the late ones are gone")
     first.close()
 
@@ -108,7 +108,7 @@ def test_the_probes_and_the_scraper_are_answered_under_load(start_server: StartS
             started = time.monotonic()
             assert server.ops(path).status == 200
             slowest = max(slowest, time.monotonic() - started)
-    assert slowest < 1.0
+    assert slowest < 5.0  # nothing stands still; how quick it is, is measured elsewhere
     for connection in connections:
         connection.close()
 
