@@ -48,6 +48,7 @@ KERNELS: dict[str, Kernel] = {
     "gather_kv_blocks": Kernel(reference.gather_kv_blocks, "forebay_kernels.gpu.gather_kv_blocks"),
     "apply_bitmask": Kernel(reference.apply_bitmask, "forebay_kernels.gpu.apply_bitmask"),
     "sample": Kernel(reference.sample, "forebay_kernels.gpu.sample"),
+    "verify_draft": Kernel(reference.verify_draft, "forebay_kernels.gpu.verify_draft"),
 }
 
 

@@ -28,3 +28,24 @@ def check_sample(
     for name, tensor in (("temperatures", temperatures), ("top_ps", top_ps), ("min_ps", min_ps), ("draws", draws)):
         check_like(name, tensor, rows, torch.float32, logits)
     check_like("top_ks", top_ks, rows, torch.int32, logits)
+
+
+def check_verify_draft(
+    target_probs: torch.Tensor,
+    draft_token_ids: torch.Tensor,
+    cu_rows: torch.Tensor,
+    accept_draws: torch.Tensor,
+    draws: torch.Tensor,
+    draft_probs: torch.Tensor | None,
+) -> None:
+    """Raise ValueError unless `verify_draft` can take these. Values are not looked at."""
+    check_floats("target_probs", target_probs, "[num_rows, vocab_size]", num_dims=2)
+    rows = (target_probs.shape[0],)
+    check_like("target_probs", target_probs, tuple(target_probs.shape), torch.float32, target_probs)
+    check_like("draft_token_ids", draft_token_ids, rows, torch.int64, target_probs)
+    num_seqs = draws.shape[0] if draws.dim() else 0
+    check_like("draws", draws, (num_seqs,), torch.float32, target_probs)
+    check_like("cu_rows", cu_rows, (num_seqs + 1,), torch.int32, target_probs)
+    check_like("accept_draws", accept_draws, rows, torch.float32, target_probs)
+    if draft_probs is not None:
+        check_like("draft_probs", draft_probs, tuple(target_probs.shape), torch.float32, target_probs)

@@ -213,7 +213,7 @@ def w4a16_matmul_launch(
             "BLOCK_N": tiles.block_n,
             "HALF": chunk // 2,
         },
-        num_warps=tiles.num_warps,
+        num_warps=8 if tiles.block_m == 64 and max_block_n == 32 else tiles.num_warps,
         num_stages=tiles.num_stages,
     )
 

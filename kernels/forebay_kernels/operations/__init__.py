@@ -17,7 +17,7 @@ from forebay_kernels.operations.quantization import (
     rms_norm_quantize,
     silu_and_mul_quantize,
 )
-from forebay_kernels.operations.sampling import apply_bitmask, sample
+from forebay_kernels.operations.sampling import apply_bitmask, sample, verify_draft
 
 __all__ = [
     "add_rms_norm",
@@ -36,6 +36,7 @@ __all__ = [
     "sample",
     "silu_and_mul",
     "silu_and_mul_quantize",
+    "verify_draft",
     "w4a16_matmul",
     "w8a8_matmul",
     "w8a16_matmul",

@@ -56,3 +56,38 @@ def sample(
     checks.check_sample(*arguments)
     outputs: tuple[torch.Tensor, torch.Tensor] = implementation("sample", logits.device.type)(*arguments)
     return outputs
+
+
+def verify_draft(
+    target_probs: torch.Tensor,
+    draft_token_ids: torch.Tensor,
+    cu_rows: torch.Tensor,
+    accept_draws: torch.Tensor,
+    draws: torch.Tensor,
+    draft_probs: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Accept as many drafted tokens as keep the target's distribution exact, and draw the one after them.
+
+    Args:
+        target_probs: [num_rows, vocab_size], float32, contiguous: the target's probabilities after temperature and
+            cuts. A sequence with n drafts has n + 1 rows: one that each draft answers to, and one for what follows.
+        draft_token_ids: [num_rows], int64, contiguous: the draft of each row; that of a sequence's last row is not
+            looked at.
+        cu_rows: [num_seqs + 1], int32, contiguous: where each sequence's rows start, and num_rows. At least one row a
+            sequence.
+        accept_draws: [num_rows], float32, contiguous, in [0, 1): decides about each row's draft.
+        draws: [num_seqs], float32, contiguous, in [0, 1): where in the remaining probability, token after token, the
+            token after the accepted ones falls. From another counter than accept_draws.
+        draft_probs: like target_probs, what each draft was drawn from; None: drafts that were not drawn (n-grams).
+
+    Returns:
+        (token_ids, num_accepted): [num_rows], int64: of each sequence the accepted drafts, one more token, then -1;
+        [num_seqs], int32.
+
+    Raises:
+        ValueError: shape, dtype, device or strides are not as said above.
+    """
+    arguments = (target_probs, draft_token_ids, cu_rows, accept_draws, draws, draft_probs)
+    checks.check_verify_draft(*arguments)
+    outputs: tuple[torch.Tensor, torch.Tensor] = implementation("verify_draft", target_probs.device.type)(*arguments)
+    return outputs

@@ -1,4 +1,4 @@
-"""Production launches of sampling, of the grammar's mask and of copies of cache blocks."""
+"""Production launches of sampling, of speculation and of copies of cache blocks."""
 
 import torch
 
@@ -13,6 +13,7 @@ def sampling_launches() -> Production:
     """Yield them for a vocabulary of Llama 3's size."""
     from forebay_kernels.gpu.apply_bitmask import apply_bitmask_launch
     from forebay_kernels.gpu.sample import sample_launch
+    from forebay_kernels.gpu.verify_draft import verify_draft_launch
 
     logits = tensor(_NUM_ROWS, _VOCAB_SIZE, dtype=torch.float32)
     bitmask = tensor(_NUM_ROWS, _VOCAB_SIZE // 32, dtype=torch.int32)
@@ -21,6 +22,11 @@ def sampling_launches() -> Production:
     name = f"vocabulary {_VOCAB_SIZE}"
     yield "apply_bitmask", name, apply_bitmask_launch(logits, bitmask)
     yield "sample", name, sample_launch(token_ids, floats, logits, floats, integers, floats, floats, floats)
+    bounds = tensor(_NUM_ROWS // 4 + 1, dtype=torch.int32)
+    draws = floats[: _NUM_ROWS // 4]
+    for drafts, draft_probs in (("n-gram", None), ("drawn", logits)):
+        launch = verify_draft_launch(token_ids, integers, logits, token_ids, bounds, floats, draws, draft_probs)
+        yield "verify_draft", f"{name}, {drafts} drafts", launch
 
 
 def copying_launches(shape: ModelShape, dtype: torch.dtype) -> Production:

@@ -18,7 +18,7 @@ from forebay_kernels.reference.quantization import (
     rms_norm_quantize,
     silu_and_mul_quantize,
 )
-from forebay_kernels.reference.sampling import apply_bitmask, sample
+from forebay_kernels.reference.sampling import apply_bitmask, sample, verify_draft
 
 __all__ = [
     "add_rms_norm",
@@ -37,6 +37,7 @@ __all__ = [
     "sample",
     "silu_and_mul",
     "silu_and_mul_quantize",
+    "verify_draft",
     "w4a16_matmul",
     "w8a8_matmul",
     "w8a16_matmul",

@@ -1,5 +1,7 @@
 """From logits to tokens, defined in plain PyTorch."""
 
+from itertools import pairwise
+
 import torch
 
 
@@ -41,3 +43,38 @@ def sample(
     drawn = (sums <= targets).sum(-1).clamp(max=vocab_size - 1)
     token_ids = torch.where(is_greedy, logits.argmax(-1), drawn)
     return token_ids, logprobs.gather(1, token_ids.unsqueeze(1)).squeeze(1)
+
+
+def verify_draft(
+    target_probs: torch.Tensor,
+    draft_token_ids: torch.Tensor,
+    cu_rows: torch.Tensor,
+    accept_draws: torch.Tensor,
+    draws: torch.Tensor,
+    draft_probs: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Sequence by sequence: accept drafts while draw < p / q, then draw from max(p - q, 0). Leviathan et al. 2023.
+
+    "Fast inference from transformers via speculative decoding", arXiv:2211.17192, algorithm 1.
+    """
+    token_ids = torch.full_like(draft_token_ids, -1)
+    bounds = cu_rows.tolist()
+    num_accepted = torch.zeros(len(bounds) - 1, dtype=torch.int32, device=cu_rows.device)
+    for seq, (first, end) in enumerate(pairwise(bounds)):
+        row = first
+        rest = target_probs[row]
+        while row < end - 1:
+            draft = draft_token_ids[row]
+            p = target_probs[row]
+            q = torch.nn.functional.one_hot(draft, len(p)).float() if draft_probs is None else draft_probs[row]
+            if not accept_draws[row] * q[draft] < p[draft]:
+                rest = (p - q).clamp(min=0)
+                break
+            token_ids[row] = draft
+            row += 1
+            rest = target_probs[row]
+        sums = rest.double().cumsum(-1)
+        is_beyond = (sums > draws[seq] * sums[-1]) & (rest > 0)
+        token_ids[row] = int(is_beyond.nonzero()[0]) if bool(is_beyond.any()) else int(rest.nonzero()[-1])
+        num_accepted[seq] = row - first
+    return token_ids, num_accepted
