@@ -32,6 +32,8 @@ class Generation:
     """Prompt tokens that came from the prefix cache."""
     logprobs: list[TokenLogprobs] | None = None
     """One entry for each generated token, when asked for."""
+    prompt_logprobs: list[TokenLogprobs] | None = None
+    """One entry for each prompt token but the first, when asked for."""
     text: str | None = None
     """The answer without control tokens, for prompts given as text."""
 
@@ -117,6 +119,8 @@ def _note(generation: Generation, output: RequestOutput) -> None:
         raise GenerationError(output.error)
     generation.token_ids.extend(output.token_ids)
     generation.finish_reason = output.finish_reason
+    if output.prompt_logprobs is not None:
+        generation.prompt_logprobs = output.prompt_logprobs
     generation.num_cached_tokens = output.num_cached_tokens
     if output.logprobs is not None:
         generation.logprobs = (generation.logprobs or []) + output.logprobs

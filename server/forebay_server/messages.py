@@ -49,7 +49,7 @@ ToEngine = AddRequest | AbortRequests | ResetPrefixCache | Shutdown
 
 
 class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
-    """Log-probabilities at one generated position (natural log, of the model's raw distribution)."""
+    """Log-probabilities at one position (natural log, of the model's raw distribution)."""
 
     chosen: float
     top_token_ids: list[int]
@@ -71,6 +71,8 @@ class RequestOutput(msgspec.Struct, frozen=True, kw_only=True):
     """With the first output: from `arrival_time` to the first step that ran the request."""
     logprobs: list[TokenLogprobs] | None = None
     """One entry for each of `token_ids` when asked for."""
+    prompt_logprobs: list[TokenLogprobs] | None = None
+    """With the first token, when asked for: one entry for each prompt token but the first."""
     error: str | None = None
     """For finish_reason `error`: what went wrong with this request."""
 

@@ -47,6 +47,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     """End-of-sequence and stop tokens are masked before this many are generated."""
     logprobs: int | None = None
     """None: none; 0..20: the chosen token's log-probability and those of the likeliest so many."""
+    prompt_logprobs: int | None = None
+    """The same for every prompt token but the first; such a prompt is computed in full, whatever is cached."""
 
     def __post_init__(self) -> None:
         """Check every range.
@@ -67,7 +69,9 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
             _check(-100 <= bias <= 100, "logit_bias", bias, "between -100 and 100")
         _check(all(self.bad_words), "bad_words", self.bad_words, "sequences of at least one token")
         _check(0 <= self.min_tokens <= self.max_tokens, "min_tokens", self.min_tokens, "between 0 and max_tokens")
-        _check(self.logprobs is None or 0 <= self.logprobs <= 20, "logprobs", self.logprobs, "between 0 and 20")
+        for name in ("logprobs", "prompt_logprobs"):
+            number: int | None = getattr(self, name)
+            _check(number is None or 0 <= number <= 20, name, number, "between 0 and 20")
 
     @property
     def is_greedy(self) -> bool:

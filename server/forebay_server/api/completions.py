@@ -8,7 +8,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
 from forebay_server.api.generation import ChoiceUpdate, GenerationRequest, Usage
-from forebay_server.api.logprobs import completion_logprobs
+from forebay_server.api.logprobs import completion_logprobs, prompt_logprobs
 from forebay_server.api.openai_types import CompletionBody
 from forebay_server.api.request_params import (
     check_text_length,
@@ -20,6 +20,7 @@ from forebay_server.api.request_params import (
 from forebay_server.api.running import Envelope, answer
 from forebay_server.api.service import ServedModel, Service
 from forebay_server.errors import InvalidRequestError
+from forebay_server.text.prompt_text import PromptText
 from forebay_server.text.tokenizer import Tokenizer
 
 DEFAULT_MAX_TOKENS = 16
@@ -33,9 +34,10 @@ def completions_router(service: Service) -> APIRouter:
     async def completions(body: CompletionBody, request: Request) -> Response:
         arrival_time = time.monotonic()
         refuse_what_is_missing(body)
+        _check_echo(body)
         model = service.require_model(body.model)
         prompts = _prompts(body)
-        form = _CompletionFormat(model.text.tokenizer, with_logprobs=body.logprobs is not None)
+        form = _CompletionFormat(model.text.tokenizer, body)
         return await answer(
             service,
             request,
@@ -46,6 +48,14 @@ def completions_router(service: Service) -> APIRouter:
         )
 
     return router
+
+
+def _check_echo(body: CompletionBody) -> None:
+    """Refuse combinations that say nothing."""
+    if body.max_tokens == 0 and not body.echo:
+        raise InvalidRequestError("max_tokens is 0; that is only for echo: true", param="max_tokens")
+    if body.prompt_logprobs is not None and body.stream:
+        raise InvalidRequestError("prompt_logprobs is not for stream: true", param="prompt_logprobs")
 
 
 def _prompts(body: CompletionBody) -> list[str | list[int]]:
@@ -71,22 +81,38 @@ def _prepare(
             body,
             model,
             num_prompt_tokens=len(prompt),
-            max_tokens=body.max_tokens,
+            max_tokens=1 if body.max_tokens == 0 else body.max_tokens,  # the engine always samples; it is dropped
             default_max_tokens=DEFAULT_MAX_TOKENS,
             max_tokens_field="max_tokens",
             prompt_field="prompt",
             logprobs=body.logprobs,
+            prompt_logprobs=_prompt_logprobs(body),
         )
         for prompt in token_ids
     ]
+    options = text_options(body)
+    tokenizer = model.text.tokenizer
     return GenerationRequest(
         prompts=token_ids,
         sampling=sampling,
         n=body.n or 1,
-        text=text_options(body),
+        text=options,
+        prompt_texts=[
+            PromptText.of(prompt, tokenizer, skip_special_tokens=options.skip_special_tokens) for prompt in token_ids
+        ]
+        if body.echo or body.prompt_logprobs is not None
+        else None,
+        echo=bool(body.echo),
+        prompt_only=body.max_tokens == 0,
         arrival_time=arrival_time,
         cache_salt=body.cache_salt or "",
     )
+
+
+def _prompt_logprobs(body: CompletionBody) -> int | None:
+    """How many alternatives the engine is asked for at each prompt token: the most of what both fields want."""
+    wanted = [body.prompt_logprobs, body.logprobs if body.echo else None]
+    return max((number for number in wanted if number is not None), default=None)
 
 
 def _token_ids(prompt: str | list[int], body: CompletionBody, model: ServedModel) -> list[int]:
@@ -102,9 +128,11 @@ def _token_ids(prompt: str | list[int], body: CompletionBody, model: ServedModel
 class _CompletionFormat:
     id_prefix = "cmpl"
 
-    def __init__(self, tokenizer: Tokenizer, *, with_logprobs: bool) -> None:
+    def __init__(self, tokenizer: Tokenizer, body: CompletionBody) -> None:
         self._tokenizer = tokenizer
-        self._with_logprobs = with_logprobs
+        self._echo = bool(body.echo)
+        self._num_logprobs = body.logprobs
+        self._num_prompt_logprobs = body.prompt_logprobs
 
     def whole(self, envelope: Envelope, updates: list[ChoiceUpdate], usage: Usage) -> dict[str, Any]:
         choices = []
@@ -116,6 +144,7 @@ class _CompletionFormat:
                 [detail for update in own for detail in update.details],
                 own[-1].finish_reason,
                 own[-1].stop_reason,
+                own[0].prompt_details,
             )
             choices.append(self._choice(merged))
         return {**_head(envelope), "choices": choices, "usage": usage.as_dict()}
@@ -128,15 +157,21 @@ class _CompletionFormat:
 
     def _choice(self, update: ChoiceUpdate) -> dict[str, Any]:
         logprobs = None
-        if self._with_logprobs:
-            logprobs = completion_logprobs(update.details, self._tokenizer)
-        return {
+        if self._num_logprobs is not None:
+            details = [*(update.prompt_details if self._echo else ()), *update.details]
+            logprobs = completion_logprobs(details, self._tokenizer, self._num_logprobs)
+        choice = {
             "index": update.index,
             "text": update.text,
             "logprobs": logprobs,
             "finish_reason": update.finish_reason,
             "stop_reason": update.stop_reason,
         }
+        if self._num_prompt_logprobs is not None:
+            choice["prompt_logprobs"] = prompt_logprobs(
+                update.prompt_details, self._tokenizer, self._num_prompt_logprobs
+            )
+        return choice
 
 
 def _head(envelope: Envelope) -> dict[str, Any]:

@@ -12,7 +12,8 @@ from forebay_server.errors import ApiError, InternalError, UnavailableError
 from forebay_server.messages import AddRequest, FinishReason, RequestOutput, TokenLogprobs
 from forebay_server.metrics import RequestMetrics
 from forebay_server.sampling_params import SamplingParams
-from forebay_server.text.choice_text import ChoiceText
+from forebay_server.text.choice_text import ChoiceText, TextUpdate
+from forebay_server.text.prompt_text import PromptText
 from forebay_server.text.tokenizer import Tokenizer
 
 QUEUE_RETRY_SECONDS = 5
@@ -39,6 +40,12 @@ class GenerationRequest:
     arrival_time: float
     """CLOCK_MONOTONIC seconds."""
     cache_salt: str = ""
+    prompt_texts: Sequence[PromptText] | None = None
+    """One for each prompt, when the prompt or its log-probabilities are wanted back."""
+    echo: bool = False
+    """The text of each choice begins with its prompt."""
+    prompt_only: bool = False
+    """The answer is not wanted: the one token that the engine samples is dropped."""
 
     @property
     def num_choices(self) -> int:
@@ -48,12 +55,13 @@ class GenerationRequest:
 
 @dataclass(frozen=True, slots=True)
 class TokenDetail:
-    """One generated token with its log-probabilities."""
+    """One token with its log-probabilities."""
 
     token_id: int
     text_offset: int
     """Characters of the choice's text before it."""
-    logprobs: TokenLogprobs
+    logprobs: TokenLogprobs | None
+    """None for the first token of a prompt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +73,8 @@ class ChoiceUpdate:
     details: list[TokenDetail]
     finish_reason: FinishReason | None
     stop_reason: str | int | None
+    prompt_details: list[TokenDetail] = field(default_factory=list)
+    """In the first update, of every prompt token, when asked for."""
 
 
 @dataclass(slots=True)
@@ -90,12 +100,17 @@ class _Choice:
     index: int
     text: ChoiceText
     num_prompt_tokens: int
+    unsent_echo: str = ""
+    """The prompt's text, when it is to come first and has not yet."""
+    num_echo_characters: int = 0
     num_tokens: int = 0
     first_token_time: float = 0.0
     last_token_time: float = 0.0
     queue_seconds: float | None = None
     waiting_details: list[TokenDetail] = field(default_factory=list)
     """Of tokens whose text has not been shown yet."""
+    prompt_details: list[TokenDetail] = field(default_factory=list)
+    """Of prompt tokens, until the first update."""
 
 
 class Generation:
@@ -135,7 +150,8 @@ class Generation:
                 min_tokens=sampling.min_tokens,
             )
             self._messages.append(message)
-            self._choice_by_id[message.request_id] = _Choice(index, text, len(prompt))
+            echo = request.prompt_texts[index // request.n].text if request.prompt_texts and request.echo else ""
+            self._choice_by_id[message.request_id] = _Choice(index, text, len(prompt), echo, len(echo))
 
     async def updates(self) -> AsyncIterator[ChoiceUpdate]:
         """Run to the end.
@@ -182,20 +198,33 @@ class Generation:
         choice = self._choice_by_id.get(output.request_id)
         if choice is None:  # ended by a stop string; the engine has not heard of it yet
             return None
-        update = choice.text.push(output)
+        dropped = TextUpdate("", 0, [], "length", None)
+        update = dropped if self._request.prompt_only else choice.text.push(output)
         self._count_tokens(choice, output, update.num_tokens)
         if output.logprobs is not None:
             for token_id, offset, logprobs in zip(output.token_ids, update.text_offsets, output.logprobs, strict=False):
-                choice.waiting_details.append(TokenDetail(token_id, offset, logprobs))
+                choice.waiting_details.append(TokenDetail(token_id, choice.num_echo_characters + offset, logprobs))
+        if output.prompt_logprobs is not None:
+            choice.prompt_details = self._prompt_details(choice, output.prompt_logprobs)
+        shown = choice.unsent_echo + update.text
         if update.finish_reason is not None:
             del self._choice_by_id[output.request_id]
             if output.finish_reason is None:
                 self._service.engine.abort([output.request_id])
             self._count_end(choice, update.finish_reason)
-        elif not update.text:
+        elif not shown:
             return None
+        choice.unsent_echo = ""
+        prompt_details, choice.prompt_details = choice.prompt_details, []
         details, choice.waiting_details = choice.waiting_details, []
-        return ChoiceUpdate(choice.index, update.text, details, update.finish_reason, update.stop_reason)
+        return ChoiceUpdate(choice.index, shown, details, update.finish_reason, update.stop_reason, prompt_details)
+
+    def _prompt_details(self, choice: _Choice, logprobs: list[TokenLogprobs]) -> list[TokenDetail]:
+        if self._request.prompt_texts is None:
+            return []
+        prompt = self._request.prompt_texts[choice.index // self._request.n]
+        rows = zip(prompt.token_ids, prompt.offsets, [None, *logprobs], strict=True)
+        return [TokenDetail(*row) for row in rows]
 
     def _count_tokens(self, choice: _Choice, output: RequestOutput, num_tokens: int) -> None:
         now = time.monotonic()

@@ -4,9 +4,25 @@ from collections.abc import Sequence
 from typing import Any
 
 from forebay_server.api.generation import TokenDetail
+from forebay_server.messages import TokenLogprobs
 from forebay_server.text.tokenizer import Tokenizer
 
 FLOOR = -9999.0
+
+
+def prompt_logprobs(
+    details: Sequence[TokenDetail], tokenizer: Tokenizer, num_top: int
+) -> list[dict[str, dict[str, object]] | None]:
+    """One entry for each prompt token, by token id; None for the first, which nothing comes before."""
+    return [
+        None
+        if detail.logprobs is None
+        else {
+            str(token_id): {"logprob": max(FLOOR, logprob), "decoded_token": tokenizer.text_of(token_id)}
+            for token_id, logprob in _likeliest(detail.token_id, detail.logprobs, num_top).items()
+        }
+        for detail in details
+    ]
 
 
 def chat_logprobs(details: Sequence[TokenDetail], tokenizer: Tokenizer) -> dict[str, Any]:
@@ -28,21 +44,35 @@ def chat_logprobs(details: Sequence[TokenDetail], tokenizer: Tokenizer) -> dict[
             ],
         }
         for detail in details
+        if detail.logprobs is not None
     ]
     return {"content": content, "refusal": None}
 
 
-def completion_logprobs(details: Sequence[TokenDetail], tokenizer: Tokenizer) -> dict[str, Any]:
-    """For a completion choice, or a chunk of one; the chosen token is always among `top_logprobs`."""
+def completion_logprobs(details: Sequence[TokenDetail], tokenizer: Tokenizer, num_top: int) -> dict[str, Any]:
+    """For a completion choice, or a chunk of one; the chosen token is always among `top_logprobs`.
+
+    The first token of an echoed prompt has none.
+    """
     return {
         "tokens": [tokenizer.text_of(detail.token_id) for detail in details],
-        "token_logprobs": [max(FLOOR, detail.logprobs.chosen) for detail in details],
-        "top_logprobs": [_by_token(detail, tokenizer) for detail in details],
+        "token_logprobs": [
+            None if detail.logprobs is None else max(FLOOR, detail.logprobs.chosen) for detail in details
+        ],
+        "top_logprobs": [
+            None
+            if detail.logprobs is None
+            else {
+                tokenizer.text_of(token_id): max(FLOOR, logprob)
+                for token_id, logprob in _likeliest(detail.token_id, detail.logprobs, num_top).items()
+            }
+            for detail in details
+        ],
         "text_offset": [detail.text_offset for detail in details],
     }
 
 
-def _by_token(detail: TokenDetail, tokenizer: Tokenizer) -> dict[str, float]:
-    likeliest = zip(detail.logprobs.top_token_ids, detail.logprobs.top_logprobs, strict=True)
-    by_token = {tokenizer.text_of(token_id): max(FLOOR, logprob) for token_id, logprob in likeliest}
-    return by_token | {tokenizer.text_of(detail.token_id): max(FLOOR, detail.logprobs.chosen)}
+def _likeliest(token_id: int, logprobs: TokenLogprobs, num_top: int) -> dict[int, float]:
+    """The likeliest tokens and the one that is there."""
+    likeliest = zip(logprobs.top_token_ids[:num_top], logprobs.top_logprobs[:num_top], strict=True)
+    return dict(likeliest) | {token_id: logprobs.chosen}

@@ -38,7 +38,6 @@ class GenerationBody(_Body):
         "guided_regex": (None,),
         "length_penalty": (None, 1),
         "priority": (None, 0),
-        "prompt_logprobs": (None,),
         "response_format": (None, {"type": "text"}),
         "structured_outputs": (None,),
         "truncate_prompt_tokens": (None,),
@@ -79,7 +78,6 @@ class CompletionBody(GenerationBody):
 
     not_offered: ClassVar[dict[str, tuple[object, ...]]] = {
         **GenerationBody.not_offered,
-        "echo": (None, False),
         "prompt_embeds": (None,),
         "suffix": (None, ""),
     }
@@ -90,7 +88,10 @@ class CompletionBody(GenerationBody):
         | Annotated[list[TokenId], Field(min_length=1)]
         | Annotated[list[Annotated[list[TokenId], Field(min_length=1)]], Field(min_length=1)]
     )
+    max_tokens: int | None = Field(None, ge=0, description="0 only with echo: the prompt comes back alone")
+    echo: bool | None = None
     logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
+    prompt_logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
     add_special_tokens: bool | None = None
 
 
@@ -121,6 +122,7 @@ class ChatBody(GenerationBody):
         "function_call": (None, "none"),
         "functions": (None,),
         "modalities": (None, ["text"]),
+        "prompt_logprobs": (None,),
         "tool_choice": (None, "none"),
         "tools": (None,),
     }

@@ -41,6 +41,7 @@ def sampling_params(
     max_tokens_field: str,
     prompt_field: str,
     logprobs: int | None,
+    prompt_logprobs: int | None = None,
 ) -> SamplingParams:
     """How to sample for one prompt.
 
@@ -53,6 +54,7 @@ def sampling_params(
         max_tokens_field: how the client calls it.
         prompt_field: and the prompt.
         logprobs: alternatives at each position; None: no log-probabilities.
+        prompt_logprobs: the same for the prompt.
 
     Raises:
         InvalidRequestError: prompt and answer do not fit in the context, or a number is out of range.
@@ -86,6 +88,7 @@ def sampling_params(
         ignore_eos=bool(body.ignore_eos),
         min_tokens=body.min_tokens or 0,
         logprobs=logprobs,
+        prompt_logprobs=prompt_logprobs,
     )
 
 

@@ -1,9 +1,11 @@
 """ModelRunner: SchedulerOutput to tensors to sampled tokens. No queues here."""
 
+from dataclasses import replace
 from typing import Protocol
 
 import torch
 
+from forebay_server.engine.prompt_scores import score_prompt
 from forebay_server.engine.sampler import sample
 from forebay_server.engine.scheduler_output import SampledToken, ScheduledRequest, SchedulerOutput
 from forebay_server.layers.attention import SequenceSlice, build_attention_metadata
@@ -15,7 +17,7 @@ class Runner(Protocol):
     """What the engine needs of a model runner."""
 
     def run(self, step: SchedulerOutput) -> dict[str, SampledToken]:
-        """Compute a step; a token or an error for every request of it that is sampled."""
+        """Compute a step: for every request that is sampled or scores its prompt, what was found, or an error."""
         ...
 
 
@@ -41,34 +43,47 @@ class ModelRunner:
         self._clear(step.new_block_ids)
         requests = sorted(step.requests, key=_batch_order)
         sampled = [request for request in requests if request.is_sampled]
-        logits = self._forward(requests)
-        if not sampled:
-            return {}
-        tokens = sample(logits, sampled)
-        return {request.request_id: token for request, token in zip(sampled, tokens, strict=True)}
+        scored = [request for request in requests if request.scored_token_ids]
+        hidden = self._forward(requests)
+        found: dict[str, SampledToken] = {}
+        if sampled:
+            tokens = sample(self._model.logits(hidden[: len(sampled)]), sampled)
+            found = {request.request_id: token for request, token in zip(sampled, tokens, strict=True)}
+        row = len(sampled)
+        for request in scored:
+            scores = score_prompt(request, hidden[row : row + len(request.scored_token_ids)], self._model.logits)
+            row += len(request.scored_token_ids)
+            token = found.get(request.request_id)
+            if token is not None and scores.error is None:
+                scores = replace(token, prompt_logprobs=scores.prompt_logprobs)
+            found[request.request_id] = scores
+        return found
 
     def _forward(self, requests: list[ScheduledRequest]) -> torch.Tensor:
-        """[number of sampled requests, vocab_size], float32."""
+        """[num_rows, hidden_size]: a row of each sampled request, then those of each that scores its prompt."""
         token_ids: list[int] = []
         positions: list[int] = []
-        logit_rows: list[int] = []
+        sampled_rows: list[int] = []
+        scored_rows: list[int] = []
         slices = []
         for request in requests:
             num_new = len(request.token_ids)
+            first_scored = len(token_ids) + request.first_scored_row
+            scored_rows.extend(range(first_scored, first_scored + len(request.scored_token_ids)))
             token_ids.extend(request.token_ids)
             positions.extend(range(request.context_len, request.context_len + num_new))
             slices.append(SequenceSlice(num_new, request.context_len, request.block_ids))
             if request.is_sampled:
-                logit_rows.append(len(token_ids) - 1)
-        logits: torch.Tensor = self._model(
+                sampled_rows.append(len(token_ids) - 1)
+        hidden: torch.Tensor = self._model(
             self._tensor(token_ids),
             self._tensor(positions),
             self._rotary_cos_sin,
             self._kv_cache,
             build_attention_metadata(slices, self._block_size, self._device),
-            self._tensor(logit_rows),
+            self._tensor(sampled_rows + scored_rows),
         )
-        return logits
+        return hidden
 
     def _clear(self, block_ids: list[int]) -> None:
         """Zero blocks that get a new owner: attention multiplies unwritten slots by 0, and 0 * NaN would be NaN."""

@@ -33,7 +33,7 @@ class PrefixLeaders:
             request: waiting.
             cached: the blocks that the prefix cache has of it.
         """
-        num_wanted = (len(request.token_ids) - 1) // self._pool.block_size
+        num_wanted = request.max_cached_tokens // self._pool.block_size
         if len(cached) >= num_wanted:
             return
         parent = self._pool.node_of(cached[-1]) if cached else request.namespace

@@ -4,7 +4,8 @@ import random
 from enum import Enum, auto
 
 from forebay_server.engine.block_pool import CacheNamespace, ParentNode
-from forebay_server.messages import AddRequest, FinishReason
+from forebay_server.engine.scheduler_output import ScheduledRequest
+from forebay_server.messages import AddRequest, FinishReason, TokenLogprobs
 
 
 class RequestStatus(Enum):
@@ -38,6 +39,7 @@ class Request:
         "num_prompt_tokens",
         "num_steps_in_flight",
         "order",
+        "prompt_logprobs",
         "queue_seconds",
         "request_id",
         "sampling",
@@ -78,6 +80,8 @@ class Request:
         self.queue_seconds: float | None = None
         """From arrival to the first step; None once reported."""
         self.num_preemptions = 0
+        self.prompt_logprobs: list[TokenLogprobs] = []
+        """Of the prompt tokens from the second one on, as far as they are known."""
 
     def reset_blocks(self) -> None:
         """Forget blocks that were given back, and what was computed in them."""
@@ -95,6 +99,43 @@ class Request:
     def num_uncomputed_tokens(self) -> int:
         """Known tokens that no step has been scheduled for; 0 while the next token is being sampled."""
         return len(self.token_ids) - self.num_computed_tokens
+
+    @property
+    def num_unscored_tokens(self) -> int:
+        """Prompt tokens whose log-probabilities are wanted and not known yet."""
+        if self.sampling.prompt_logprobs is None:
+            return 0
+        return self.num_prompt_tokens - 1 - len(self.prompt_logprobs)
+
+    @property
+    def max_cached_tokens(self) -> int:
+        """Leading tokens that need not be computed when they are cached; whoever wants logits of a token does."""
+        return len(self.prompt_logprobs) if self.num_unscored_tokens else len(self.token_ids) - 1
+
+    def start(self, num_new: int) -> ScheduledRequest:
+        """Book the next `num_new` tokens into a step."""
+        sampling = self.sampling
+        context_len = self.num_computed_tokens
+        self.num_computed_tokens += num_new
+        self.num_steps_in_flight += 1
+        first_scored = max(context_len, len(self.prompt_logprobs))
+        end_scored = min(context_len + num_new + 1, self.num_prompt_tokens)
+        scored = self.token_ids[first_scored + 1 : end_scored] if self.num_unscored_tokens else []
+        return ScheduledRequest(
+            request_id=self.request_id,
+            token_ids=self.token_ids[context_len : context_len + num_new],
+            context_len=context_len,
+            block_ids=list(self.block_ids),
+            is_sampled=self.num_uncomputed_tokens == 0,
+            sampling=sampling,
+            seed=self.seed,
+            choice_index=self.choice_index,
+            num_output_tokens=self.num_output_tokens,
+            num_prompt_tokens=self.num_prompt_tokens,
+            known_token_ids=list(self.token_ids) if sampling.looks_back else [],
+            first_scored_row=first_scored - context_len if scored else 0,
+            scored_token_ids=scored,
+        )
 
     def finish_reason_after(self, token_id: int, max_num_tokens: int) -> FinishReason | None:
         """Why the request ends with the token just appended, if it does.

@@ -40,7 +40,7 @@ def sample(logits: torch.Tensor, requests: Sequence[ScheduledRequest]) -> list[S
         for row, token_id in zip(drawing, drawn, strict=True):
             token_ids[row] = token_id
     return [
-        SampledToken(token_ids[row], _pick_logprobs(logprobs.get(row), token_ids[row], requests[row]))
+        SampledToken(token_ids[row], _pick_logprobs(logprobs.get(row), token_ids[row], requests[row].sampling.logprobs))
         if is_sound[row]
         else SampledToken(error=_why_none(best_values[row], requests[row]))
         for row in range(len(requests))
@@ -63,12 +63,25 @@ def _raw_logprobs(logits: torch.Tensor, requests: Sequence[ScheduledRequest]) ->
     return dict(zip(rows, torch.log_softmax(logits[rows], dim=-1), strict=True))
 
 
-def _pick_logprobs(logprobs: torch.Tensor | None, token_id: int, request: ScheduledRequest) -> TokenLogprobs | None:
-    if logprobs is None or request.sampling.logprobs is None:
+def _pick_logprobs(logprobs: torch.Tensor | None, token_id: int, num_top: int | None) -> TokenLogprobs | None:
+    if logprobs is None or num_top is None:
         return None
+    return token_logprobs(logprobs.unsqueeze(0), [token_id], num_top)[0]
+
+
+def token_logprobs(logprobs: torch.Tensor, token_ids: Sequence[int], num_top: int) -> list[TokenLogprobs]:
+    """What there is to tell of one token a row.
+
+    Args:
+        logprobs: [num_rows, vocab_size].
+        token_ids: one a row.
+        num_top: how many of the likeliest tokens to tell beside it.
+    """
     logprobs = logprobs.clamp(min=LOWEST_LOGPROB)
-    top_logprobs, top_ids = logprobs.topk(min(request.sampling.logprobs, logprobs.shape[0]))
-    return TokenLogprobs(logprobs[token_id].item(), top_ids.tolist(), top_logprobs.tolist())
+    chosen = logprobs.gather(1, torch.tensor(token_ids, device=logprobs.device).unsqueeze(1)).squeeze(1)
+    top_logprobs, top_ids = logprobs.topk(min(num_top, logprobs.shape[1]), dim=-1)
+    rows = zip(chosen.tolist(), top_ids.tolist(), top_logprobs.tolist(), strict=True)
+    return [TokenLogprobs(*row) for row in rows]
 
 
 def _draw(

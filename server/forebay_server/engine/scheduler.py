@@ -166,6 +166,8 @@ class Scheduler:
                 outputs.append(self._output(request, [], "error", error=token.error))
                 continue
             self._remember_blocks(request, scheduled.context_len + len(scheduled.token_ids))
+            if token is not None:
+                request.prompt_logprobs += token.prompt_logprobs
             if scheduled.is_sampled and token is not None:
                 outputs.append(self._append(request, token))
         self._release_finished()
@@ -192,7 +194,7 @@ class Scheduler:
             if is_long:
                 num_new = min(num_new, long_chunk, long_budget)
             if num_new > 0 and self._grow(request, num_new, new_block_ids):
-                step.append((request, self._start(request, num_new)))
+                step.append((request, request.start(num_new)))
                 budget -= num_new
                 if is_long:
                     long_budget -= num_new
@@ -227,7 +229,7 @@ class Scheduler:
             num_new = min(request.num_uncomputed_tokens, budget, self.limits.long_chunk)
             if not self._grow(request, num_new, new_block_ids):
                 break
-            step.append((request, self._start(request, num_new)))
+            step.append((request, request.start(num_new)))
             budget -= num_new
         return budget
 
@@ -244,15 +246,12 @@ class Scheduler:
             new_block_ids.extend(blocks)
             request.num_computed_tokens = scheduled.context_len  # book anew
             request.num_steps_in_flight -= 1
-            step[index] = request, self._start(request, len(scheduled.token_ids) + num_more)
+            step[index] = request, request.start(len(scheduled.token_ids) + num_more)
             budget -= num_more
 
     def _cached_blocks(self, request: Request) -> list[int]:
-        """What the prefix cache has of a waiting request.
-
-        At least the last known token is computed again, since its logits are wanted.
-        """
-        max_blocks = (len(request.token_ids) - 1) // self.pool.block_size
+        """What the prefix cache has of a waiting request, less tokens whose logits are wanted, such as the last."""
+        max_blocks = request.max_cached_tokens // self.pool.block_size
         return self.pool.find_prefix(request.namespace, request.token_ids, max_blocks)
 
     def _admit(self, request: Request, cached: list[int]) -> bool:
@@ -314,26 +313,6 @@ class Scheduler:
         self._counters.new_preemptions += 1
         insort(self._waiting, request, key=_order)
 
-    def _start(self, request: Request, num_new: int) -> ScheduledRequest:
-        """Book `num_new` tokens of a request into the step."""
-        sampling = request.sampling
-        context_len = request.num_computed_tokens
-        request.num_computed_tokens += num_new
-        request.num_steps_in_flight += 1
-        return ScheduledRequest(
-            request_id=request.request_id,
-            token_ids=request.token_ids[context_len : context_len + num_new],
-            context_len=context_len,
-            block_ids=list(request.block_ids),
-            is_sampled=request.num_uncomputed_tokens == 0,
-            sampling=sampling,
-            seed=request.seed,
-            choice_index=request.choice_index,
-            num_output_tokens=request.num_output_tokens,
-            num_prompt_tokens=request.num_prompt_tokens,
-            known_token_ids=list(request.token_ids) if sampling.looks_back else [],
-        )
-
     def _append(self, request: Request, token: SampledToken) -> RequestOutput:
         request.token_ids.append(token.token_id)
         self._counters.new_generation_tokens += 1
@@ -355,6 +334,9 @@ class Scheduler:
             queue_seconds=queue_seconds,
             logprobs=[token.logprobs for token in tokens if token.logprobs is not None]
             if request.sampling.logprobs is not None
+            else None,
+            prompt_logprobs=request.prompt_logprobs
+            if tokens and request.num_output_tokens == 1 and request.sampling.prompt_logprobs is not None
             else None,
             error=error,
         )

@@ -27,6 +27,10 @@ class ScheduledRequest:
     num_prompt_tokens: int = 0
     known_token_ids: list[int] = field(default_factory=list)
     """Prompt and answer so far; left empty when nothing in `sampling` looks at them."""
+    first_scored_row: int = 0
+    """The first new token whose logits score the prompt token after it."""
+    scored_token_ids: list[int] = field(default_factory=list)
+    """The prompt tokens to score: one for each row from there on; empty when no prompt_logprobs are asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +50,13 @@ class SchedulerOutput:
 
 @dataclass(frozen=True, slots=True)
 class SampledToken:
-    """What the sampler says for one request."""
+    """What the step found for one request."""
 
     token_id: int = -1
+    """-1: none was wanted."""
     logprobs: TokenLogprobs | None = None
+    prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
+    """One for each of `scored_token_ids`."""
     error: str | None = None
     """Set: no token, the request fails with this."""
 

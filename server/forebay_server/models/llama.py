@@ -16,7 +16,7 @@ from forebay_server.models.model_config import ModelConfig
 
 
 class LlamaForCausalLM(nn.Module):
-    """Token ids of a flat batch -> logits. Weights are allocated, not filled; fill them through `slots`."""
+    """Token ids of a flat batch -> hidden states -> logits. Weights are allocated, not filled: see `slots`."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -43,10 +43,10 @@ class LlamaForCausalLM(nn.Module):
             rotary_cos_sin: [max_model_len, head_dim], float32.
             kv_cache: [num_layers, 2, num_blocks, block_size, num_kv_heads, head_dim], written in place.
             metadata: how the rows attend.
-            logit_rows: [num_logits], int64, the rows whose next token is wanted.
+            logit_rows: [num_logits], int64, the rows whose logits are wanted.
 
         Returns:
-            [num_logits, vocab_size], float32.
+            [num_logits, hidden_size], for `logits`.
         """
         hidden = nn.functional.embedding(token_ids, self.embed_tokens)  # [num_tokens, hidden_size]
         residual = torch.zeros_like(hidden)
@@ -54,6 +54,10 @@ class LlamaForCausalLM(nn.Module):
             hidden, residual = layer(hidden, residual, positions, rotary_cos_sin, kv_cache[index], metadata)
         hidden, residual = hidden[logit_rows], residual[logit_rows]  # [num_logits, hidden_size]
         hidden, _ = add_rms_norm(hidden, residual, self.norm, self.config.rms_norm_eps)
+        return hidden
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """[num_logits, hidden_size] -> [num_logits, vocab_size], float32; apart, so that many rows can go in parts."""
         head = self.embed_tokens if self.lm_head is None else self.lm_head.weight
         return nn.functional.linear(hidden, head).float()
 

@@ -4,7 +4,7 @@ from forebay_server.engine.block_pool import BlockPool
 from forebay_server.engine.limits import SchedulerLimits
 from forebay_server.engine.scheduler import Scheduler
 from forebay_server.engine.scheduler_output import SampledToken, SchedulerOutput
-from forebay_server.messages import AddRequest, RequestOutput
+from forebay_server.messages import AddRequest, RequestOutput, TokenLogprobs
 from forebay_server.sampling_params import SamplingParams
 
 BLOCK_SIZE = 4
@@ -67,10 +67,14 @@ class FakeRunner:
                 self._slots[self._slot(request.block_ids, request.context_len + offset)] = token_id
         tokens = {}
         for request in step.requests:
+            scores = [TokenLogprobs(-float(token_id), [], []) for token_id in request.scored_token_ids]
+            assert request.first_scored_row + len(scores) <= len(request.token_ids)
+            if scores:
+                tokens[request.request_id] = SampledToken(prompt_logprobs=scores)
             if request.is_sampled:
                 length = request.context_len + len(request.token_ids)
                 known = [self._slots[self._slot(request.block_ids, position)] for position in range(length)]
-                tokens[request.request_id] = SampledToken(next_token(known))
+                tokens[request.request_id] = SampledToken(next_token(known), prompt_logprobs=scores)
         return tokens
 
     @staticmethod

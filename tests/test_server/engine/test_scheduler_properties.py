@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from forebay_server.engine.scheduler import Scheduler
 from forebay_server.engine.scheduler_output import SchedulerOutput
 from forebay_server.messages import RequestOutput
+from forebay_server.sampling_params import SamplingParams
 from tests.test_server.engine.fake_engine import FakeRunner, expected_answer, make_request, make_scheduler
 
 NUM_BLOCKS = 40
@@ -22,6 +23,7 @@ class Arrival:
     max_tokens: int
     priority: int
     abort_after: int | None
+    prompt_logprobs: int | None
 
 
 arrivals = st.builds(
@@ -32,6 +34,7 @@ arrivals = st.builds(
     max_tokens=st.integers(1, 40),
     priority=st.integers(-1, 1),
     abort_after=st.one_of(st.none(), st.integers(0, 20)),
+    prompt_logprobs=st.sampled_from([None, None, 0]),
 )
 
 
@@ -92,8 +95,11 @@ def test_every_request_ends_right_and_no_block_is_lost(
         for index, arrival in enumerate(requests):
             if arrival.step == number:
                 prompt = prompt_of(index, arrival)
+                sampling = SamplingParams(
+                    max_tokens=arrival.max_tokens, temperature=0, prompt_logprobs=arrival.prompt_logprobs
+                )
                 message = make_request(
-                    str(index), prompt, max_tokens=arrival.max_tokens, priority=arrival.priority, arrival_time=number
+                    str(index), prompt, sampling=sampling, priority=arrival.priority, arrival_time=number
                 )
                 scheduler.add(message)
             if arrival.abort_after is not None and arrival.step + arrival.abort_after == number:
@@ -116,6 +122,9 @@ def check_answer(outputs: list[RequestOutput], arrival: Arrival, prompt: list[in
     assert len(reasons) == 1
     assert outputs[-1].finish_reason is not None
     assert answer == expected_answer(prompt, len(answer))
+    scores = [output.prompt_logprobs for output in outputs if output.prompt_logprobs is not None]
+    assert len(scores) == (arrival.prompt_logprobs is not None and bool(answer))
+    assert all([score.chosen for score in found] == [-float(token) for token in prompt[1:]] for found in scores)
     if reasons[0] == "abort":
         assert arrival.abort_after is not None
     else:
