@@ -177,5 +177,11 @@ def test_the_command_refuses_the_interpreter_and_unknown_kernels(
     assert "TRITON_INTERPRET is set" in capsys.readouterr().err
     monkeypatch.delenv("TRITON_INTERPRET")
     with pytest.raises(SystemExit, match="2"):
+        main(["--jobs", "0"])
+    assert "argument --jobs: must be at least 1, got 0" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="2"):
+        main(["--write-table", "--target", "sm_80"])
+    assert "the table has every kernel for every target" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="2"):
         main(["--kernel", "softmax"])
     assert "unknown kernel 'softmax'; there are add_rms_norm, " in capsys.readouterr().err

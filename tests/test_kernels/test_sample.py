@@ -52,22 +52,24 @@ def test_temperature_and_cuts(parameters: dict[str, list[float]]) -> None:
 @pytest.mark.parametrize("module", [gpu, reference], ids=["triton", "torch"])
 def test_only_what_a_cut_keeps_is_drawn(module: object) -> None:
     probabilities = torch.tensor([0.1, 0.4, 0.05, 0.3, 0.15], device=DEVICE)
-    logits = probabilities.log().expand(20, 5).contiguous()
-    draws = [(index + 0.5) / 20 for index in range(20)]
 
-    def drawn(**parameters: list[float]) -> list[int]:
+    def drawn(num_draws: int = 7, **parameter: float) -> list[int]:
+        """Tokens of draws at equal distances."""
+        logits = probabilities.log().expand(num_draws, 5).contiguous()
+        draws = [(index + 0.5) / num_draws for index in range(num_draws)]
+        parameters = {name: [value] * num_draws for name, value in parameter.items()}
         token_ids, _ = module.sample(**_arguments(logits, draws=draws, **parameters))  # type: ignore[attr-defined]
         return token_ids.tolist()  # type: ignore[no-any-return]
 
-    # Twenty draws at equal distances: each token as often as it is likely, in the vocabulary's order.
-    assert drawn() == [0] * 2 + [1] * 8 + [2] + [3] * 6 + [4] * 3
-    assert set(drawn(top_ks=[2] * 20)) == {1, 3}
-    assert set(drawn(top_ps=[0.6] * 20)) == {1, 3}
-    assert set(drawn(top_ps=[0.75] * 20)) == {1, 3, 4}
-    assert set(drawn(min_ps=[0.3] * 20)) == {1, 3, 4}
-    assert set(drawn(temperatures=[0.0] * 20)) == {1}
+    # Each token as often as it is likely, in the vocabulary's order.
+    assert drawn(20) == [0] * 2 + [1] * 8 + [2] + [3] * 6 + [4] * 3
+    assert set(drawn(top_ks=2)) == {1, 3}
+    assert set(drawn(top_ps=0.6)) == {1, 3}
+    assert set(drawn(top_ps=0.75)) == {1, 3, 4}
+    assert set(drawn(min_ps=0.3)) == {1, 3, 4}
+    assert set(drawn(temperatures=0.0)) == {1}
     # top_p counts what top_k left: 0.5 of 0.7 is reached by the first.
-    assert set(drawn(top_ks=[2] * 20, top_ps=[0.5] * 20)) == {1}
+    assert set(drawn(top_ks=2, top_ps=0.5)) == {1}
 
 
 @pytest.mark.parametrize("module", [gpu, reference], ids=["triton", "torch"])
