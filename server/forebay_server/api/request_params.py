@@ -43,7 +43,7 @@ def sampling_params(
     logprobs: int | None,
     prompt_logprobs: int | None = None,
 ) -> SamplingParams:
-    """How to sample for one prompt.
+    """How to sample for one prompt: as the request says, else as the model's makers do, else as OpenAI does.
 
     Args:
         body: the request.
@@ -70,15 +70,16 @@ def sampling_params(
         )
     if max_tokens is None:
         max_tokens = room if default_max_tokens is None else min(default_max_tokens, room)
+    defaults = model.text.sampling_defaults
     return SamplingParams(
         max_tokens=max_tokens,
-        temperature=_given(body.temperature, 1.0),
-        top_p=_given(body.top_p, 1.0),
-        top_k=max(0, body.top_k or 0),
-        min_p=body.min_p or 0.0,
+        temperature=_given(body.temperature, defaults.temperature),
+        top_p=_given(body.top_p, defaults.top_p),
+        top_k=max(0, _given(body.top_k, defaults.top_k)),
+        min_p=_given(body.min_p, defaults.min_p),
         presence_penalty=body.presence_penalty or 0.0,
         frequency_penalty=body.frequency_penalty or 0.0,
-        repetition_penalty=_given(body.repetition_penalty, 1.0),
+        repetition_penalty=_given(body.repetition_penalty, defaults.repetition_penalty),
         logit_bias=_logit_bias(body, model),
         allowed_token_ids=_known_ids(body.allowed_token_ids, model, "allowed_token_ids"),
         bad_words=_bad_words(body.bad_words or (), model),

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import tokenizers
 from forebay_server.errors import ExitCode, StartupError
 from forebay_server.text.chat_template import ChatTemplate
 from forebay_server.text.gguf_tokenizer import chat_template_source, tokenizer_from_gguf
+from forebay_server.text.sampling_defaults import SamplingDefaults, sampling_defaults
 from forebay_server.text.token_bytes import table_for_decoder
 from forebay_server.text.tokenizer import Tokenizer
 from forebay_server.weights.gguf_header import read_gguf_header
@@ -23,6 +24,8 @@ class ModelText:
     tokenizer: Tokenizer
     chat_template: ChatTemplate | None
     """None: the model has none; only completions can be served."""
+    sampling_defaults: SamplingDefaults = field(default_factory=SamplingDefaults)
+    """For requests that do not say how to sample."""
 
 
 def locate_model(model: str) -> Path:
@@ -92,7 +95,11 @@ def _from_folder(folder: Path) -> ModelText:
         bos_token=bos_token,
         eos_token=eos_token,
     )
-    return _model_text(tokenizer, _folder_template(folder, settings))
+    generation_config = folder / "generation_config.json"
+    return replace(
+        _model_text(tokenizer, _folder_template(folder, settings)),
+        sampling_defaults=sampling_defaults(_read_json(generation_config), generation_config),
+    )
 
 
 def _eos_token_ids(folder: Path, fallback: int | None) -> tuple[int, ...]:
