@@ -114,9 +114,13 @@ def _serve(launch: EngineLaunch, mailbox: Mailbox, state: SharedState) -> None:
     _record(engine, state)
     state.set_phase(Phase.SERVING)
     mailbox.send(facts.ready_message())
+    cache_reset_asked = state.get("cache_reset_asked")
     while os.getppid() == launch.parent_pid:
         if not engine.has_work:
             mailbox.wait(PARENT_CHECK_MS)
+        if state.get("cache_reset_asked") != cache_reset_asked:
+            cache_reset_asked = state.get("cache_reset_asked")
+            engine.scheduler.reset_prefix_cache()
         for message in mailbox.receive():
             if isinstance(message, Shutdown):
                 return

@@ -1,4 +1,4 @@
-"""The ops process: answers probes, progress, metrics and load from shared memory, whatever the other processes do."""
+"""The ops process: answers probes, progress, metrics and load from shared memory, whatever the others do."""
 
 import json
 import socket
@@ -19,6 +19,7 @@ from forebay_server.ops.reports import TokenRate, load_report, startup_report
 from forebay_server.ops.shared_state import SharedState
 
 _IDLE_CONNECTION_SECONDS = 30.0
+RESET_PATH = "/reset_prefix_cache"
 
 Answer = tuple[HTTPStatus, str, bytes]
 """Status, content type, body."""
@@ -55,6 +56,14 @@ class OpsPages:
             message = f"there is no {path}; there are {', '.join(self._pages)}"
             return _json_answer(HTTPStatus.NOT_FOUND, {"error": message})
         return page(accept)
+
+    def act(self, path: str) -> Answer:
+        """Answer a POST."""
+        if path.partition("?")[0] != RESET_PATH:
+            message = f"only GET and HEAD are answered here, and POST {RESET_PATH}"
+            return _json_answer(HTTPStatus.METHOD_NOT_ALLOWED, {"error": message})
+        self._state.ask_for_cache_reset()
+        return _json_answer(HTTPStatus.OK, {"ok": True})
 
     def _verdict(self, probe: Callable[..., Verdict]) -> Answer:
         verdict = probe(self._state.snapshot(), time.monotonic(), self._limits)
@@ -97,9 +106,13 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         self.close_connection = True  # the body stays unread
-        self._send(*_json_answer(HTTPStatus.METHOD_NOT_ALLOWED, {"error": "only GET and HEAD are answered here"}))
+        self._send(*self.server.pages.act(self.path))
 
-    do_PUT = do_DELETE = do_PATCH = do_POST  # noqa: N815 - names of the standard library
+    def do_PUT(self) -> None:
+        self.close_connection = True
+        self._send(*_json_answer(HTTPStatus.METHOD_NOT_ALLOWED, {"error": "only GET, HEAD and POST are answered here"}))
+
+    do_DELETE = do_PATCH = do_PUT  # noqa: N815 - names of the standard library
 
     def _send(self, status: HTTPStatus, content_type: str, body: bytes) -> None:
         self.send_response(status)

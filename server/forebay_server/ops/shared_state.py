@@ -4,7 +4,8 @@ One memory file (`memfd`), inherited by the children as a file descriptor, so th
 process ends. Every number is one aligned 8-byte float64 and has one writing process; a reader may see two numbers of
 different moments, which the probes do not mind. All times are CLOCK_MONOTONIC seconds, the same clock in every process.
 
-Written by the engine process: `set_phase`, `set_progress`, `record_step`. Written by the API process: the rest.
+Written by the engine process: `set_phase`, `set_progress`, `record_step`. Written by the ops process:
+`ask_for_cache_reset`. Written by the API process: the rest.
 """
 
 import mmap
@@ -75,6 +76,9 @@ class StateSnapshot:
     max_model_len: float = 0
     block_size: float = 0
     num_blocks: float = 0
+    # written by the ops process
+    cache_reset_asked: float = 0
+    """When somebody last asked that the prefix cache be forgotten."""
 
 
 _INDEX_BY_FIELD = {name: index for index, name in enumerate(StateSnapshot.__dataclass_fields__)}
@@ -139,6 +143,10 @@ class SharedState:
             self.put("last_progress", time.monotonic())
         self.put("bytes_total", bytes_total)
         self.put("bytes_done", bytes_done)
+
+    def ask_for_cache_reset(self) -> None:
+        """Have the engine forget its prefix cache before the next request that it takes."""
+        self.put("cache_reset_asked", time.monotonic())
 
     def record_step(
         self,

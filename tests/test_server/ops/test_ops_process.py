@@ -19,6 +19,7 @@ def test_pages_verbs_and_many_connections(start_server: StartServer) -> None:
     assert (head.status, head.body) == (200, b"")
     assert int(head.headers["Content-Length"]) > 0
     assert fetch(url, {"x": 1}).status == 405
+    assert fetch(url, method="DELETE").status == 405
     with ThreadPoolExecutor(50) as pool:
         statuses = [reply.status for reply in pool.map(server.ops, ["/load"] * 200)]
     assert statuses == [200] * 200
