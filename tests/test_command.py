@@ -32,7 +32,7 @@ def test_every_subcommand_has_help_with_an_example(name: str) -> None:
     assert "example" in shown.lower()
 
 
-@pytest.mark.parametrize("name", ["plan", "inspect", "operator", "crds"])
+@pytest.mark.parametrize("name", ["plan", "inspect", "roi", "operator", "crds"])
 def test_the_operators_subcommands_work_without_torch(name: str) -> None:
     program = (
         f"import sys; sys.modules['torch'] = None; from forebay_cli.__main__ import main;main([{name!r}, '--help'])"
