@@ -118,9 +118,11 @@ class Request:
         context_len = self.num_computed_tokens
         self.num_computed_tokens += num_new
         self.num_steps_in_flight += 1
-        first_scored = max(context_len, len(self.prompt_logprobs))
-        end_scored = min(context_len + num_new + 1, self.num_prompt_tokens)
-        scored = self.token_ids[first_scored + 1 : end_scored] if self.num_unscored_tokens else []
+        first_scored, scored = context_len, list[int]()
+        if self.num_unscored_tokens:
+            first_scored = max(context_len, len(self.prompt_logprobs))
+            end_scored = min(context_len + num_new + 1, self.num_prompt_tokens)
+            scored = self.token_ids[first_scored + 1 : end_scored]
         return ScheduledRequest(
             request_id=self.request_id,
             token_ids=self.token_ids[context_len : context_len + num_new],

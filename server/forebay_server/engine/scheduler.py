@@ -211,7 +211,7 @@ class Scheduler:
         Returns:
             What is left of the budget.
         """
-        if not self._waiting:
+        if not self._waiting or len(self._running) >= self.limits.max_num_seqs:
             return budget
         leaders = PrefixLeaders(self.pool, self._running)
         index = 0
@@ -238,8 +238,10 @@ class Scheduler:
     ) -> None:
         """Lengthen the chunks of long prompts by tokens that nobody else wants, in order; without preemption."""
         for index, (request, scheduled) in enumerate(step):
+            if scheduled.is_sampled or budget == 0:  # it has all that it knows
+                continue
             num_more = min(request.num_uncomputed_tokens, budget)
-            blocks = self.pool.allocate(self._num_missing_blocks(request, num_more)) if num_more > 0 else None
+            blocks = self.pool.allocate(self._num_missing_blocks(request, num_more))
             if blocks is None:
                 continue
             request.block_ids.extend(blocks)
