@@ -6,7 +6,7 @@ import time
 import openai
 
 from hack.install import OPERATOR_NAMESPACE
-from hack.kube import kubectl, list_objects, wait_until
+from hack.kube import condition, kubectl, list_objects, wait_until
 from tests.e2e.cluster import Service, apply_example, wait_for_condition
 
 
@@ -63,6 +63,7 @@ async def test_a_pod_deleted_under_load_finishes_its_streams_and_refuses_new_one
 
 
 def test_an_operator_that_is_away_and_comes_back_changes_nothing(smollm2: Service) -> None:
+    wait_until("the status to settle", lambda: is_settled(smollm2), 120)
     before_pods = {p["metadata"]["uid"] for p in smollm2.pods}
     before_status = smollm2.status
     before_version = pod_template_generation(smollm2)
@@ -85,6 +86,14 @@ def test_a_killed_operator_comes_back_and_still_reconciles(namespace: str, smoll
     assert "nowhere" in seen["message"]
     kubectl("delete", "infsvc", "after-kill", "-n", namespace)
     assert {p["metadata"]["uid"] for p in smollm2.pods} == before_pods
+
+
+def is_settled(service: Service) -> bool:
+    """Whether every pod serves and has been verified: from here on nothing should change by itself."""
+    resource = service.resource
+    complete = condition(resource, "Progressing").get("status") == "False"
+    verified = condition(resource, "PlanVerified").get("status") == "True"
+    return complete and verified and "load" not in resource["status"]
 
 
 def pod_template_generation(service: Service) -> int:
