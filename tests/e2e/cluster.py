@@ -43,9 +43,9 @@ class Service:
     def pod_ips(self) -> list[str]:
         return [p["status"]["podIP"] for p in self.pods if p["status"].get("podIP")]
 
-    def client(self) -> openai.OpenAI:
+    def client(self, api_key: str = "none") -> openai.OpenAI:
         return openai.OpenAI(
-            base_url=service_url(self.namespace, self.name), api_key="none", timeout=300, max_retries=0
+            base_url=service_url(self.namespace, self.name), api_key=api_key, timeout=300, max_retries=0
         )
 
     def async_client(self) -> openai.AsyncOpenAI:

@@ -2,10 +2,11 @@
 
 import json
 
+import openai
 import pytest
 
 from hack.kube import ROOT, ToolError, apply, get, kubectl, list_objects, wait_until
-from tests.e2e.cluster import apply_example, example, wait_for_condition
+from tests.e2e.cluster import Service, apply_example, example, wait_for_condition
 
 
 @pytest.mark.parametrize(
@@ -71,6 +72,30 @@ def late_volume(volume: dict[str, object], claim: dict[str, object], namespace: 
             "spec": claim_spec,
         },
     ]
+
+
+def test_a_missing_secret_is_named_and_heals_and_its_keys_then_guard_the_endpoint(namespace: str) -> None:
+    name = "guarded"
+    endpoint = {"apiKeysSecretRef": {"name": "late-keys", "key": "keys"}}
+    apply_example("smollm2-cpu.yaml", namespace, rename=name, endpoint=endpoint)
+    seen = wait_for_condition(name, "ReferencesResolved", "False", seconds=180)
+    assert "late-keys" in seen["message"]
+    secret = {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": "late-keys"},
+        "stringData": {"keys": "right\n"},
+    }
+    apply(secret, namespace)
+    try:
+        wait_for_condition(name, "Ready", "True", seconds=300)
+        service = Service(namespace, name)
+        with pytest.raises(openai.AuthenticationError):
+            service.client().models.list()
+        assert service.client(api_key="right").models.list().data
+    finally:
+        kubectl("delete", "infsvc", name, "-n", namespace, "--wait=true")
+        kubectl("delete", "secret", "late-keys", "-n", namespace)
 
 
 def test_a_plan_that_cannot_fit_is_refused_with_its_numbers_and_makes_no_pod(namespace: str) -> None:
