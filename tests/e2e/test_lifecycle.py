@@ -69,6 +69,7 @@ def test_an_operator_that_is_away_and_comes_back_changes_nothing(smollm2: Servic
     before_version = pod_template_generation(smollm2)
     kubectl("scale", "deployment", "--all", "-n", OPERATOR_NAMESPACE, "--replicas=0")
     wait_until("the operator to go", lambda: not list_objects("pods", OPERATOR_NAMESPACE), 120)
+    time.sleep(60)  # the pods have to do without it for a minute
     assert smollm2.client().completions.create(model="smollm2", prompt="Hi", max_tokens=1).choices
     kubectl("scale", "deployment", "--all", "-n", OPERATOR_NAMESPACE, "--replicas=1")
     kubectl("rollout", "status", "deployment", "-n", OPERATOR_NAMESPACE, "--timeout=120s", timeout=130)
