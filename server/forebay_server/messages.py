@@ -11,6 +11,8 @@ import msgspec
 from forebay_server.sampling_params import SamplingParams
 
 FinishReason = Literal["stop", "length", "abort", "error"]
+Pooling = Literal["last", "mean"]
+"""How the final hidden states of a prompt become one vector."""
 
 
 class AddRequest(msgspec.Struct, frozen=True, tag=True, kw_only=True):
@@ -29,6 +31,8 @@ class AddRequest(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     """CLOCK_MONOTONIC seconds; the same clock in every process of the machine."""
     cache_salt: str = ""
     """Requests share cached prefixes only within one salt."""
+    pooling: Pooling | None = None
+    """Set: no token is generated; the only output carries `embedding`. Such a prompt may fill the whole context."""
 
 
 class AbortRequests(msgspec.Struct, frozen=True, tag=True):
@@ -73,6 +77,8 @@ class RequestOutput(msgspec.Struct, frozen=True, kw_only=True):
     """One entry for each of `token_ids` when asked for."""
     prompt_logprobs: list[TokenLogprobs] | None = None
     """With the first token, when asked for: one entry for each prompt token but the first."""
+    embedding: list[float] | None = None
+    """For requests with `pooling`: the pooled vector as it is, [hidden_size], not normalized."""
     error: str | None = None
     """For finish_reason `error`: what went wrong with this request."""
 

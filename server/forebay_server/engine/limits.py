@@ -1,7 +1,8 @@
 """What a step and a request may have at most, and which prompts can never be served."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+
+from forebay_server.messages import AddRequest
 
 LONG_CHUNKS_PER_STEP = 4
 """Without `long_prefill_token_threshold` a long prompt gets this part of a step while others want the rest."""
@@ -29,21 +30,22 @@ class SchedulerLimits:
         return min(max(1, wanted), self.max_num_batched_tokens)
 
 
-def why_impossible(prompt_token_ids: Sequence[int], limits: SchedulerLimits, capacity_tokens: int) -> str | None:
+def why_impossible(request: AddRequest, limits: SchedulerLimits, capacity_tokens: int) -> str | None:
     """What makes a prompt one that can never be served, if anything.
 
     Args:
-        prompt_token_ids: the prompt.
+        request: with the prompt.
         limits: of the engine.
         capacity_tokens: of the whole KV cache.
     """
-    num_tokens = len(prompt_token_ids)
+    num_tokens = len(request.prompt_token_ids)
+    longest = limits.max_model_len - (request.pooling is None)  # an answer has at least one token
     if num_tokens == 0:
         return "the prompt has no tokens"
-    if num_tokens >= limits.max_model_len:
+    if num_tokens > longest:
         return f"the prompt has {num_tokens} tokens; with max_model_len {limits.max_model_len} it needs to be shorter"
     if num_tokens > capacity_tokens:
         return f"the prompt has {num_tokens} tokens; the KV cache has room for {capacity_tokens}"
-    if min(prompt_token_ids) < 0 or max(prompt_token_ids) >= limits.vocab_size:
+    if min(request.prompt_token_ids) < 0 or max(request.prompt_token_ids) >= limits.vocab_size:
         return f"a token id of the prompt is outside the vocabulary of {limits.vocab_size}"
     return None

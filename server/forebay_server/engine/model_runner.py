@@ -5,6 +5,7 @@ from typing import Protocol
 
 import torch
 
+from forebay_server.engine.pooling import pool
 from forebay_server.engine.prompt_scores import score_prompt
 from forebay_server.engine.sampler import sample
 from forebay_server.engine.scheduler_output import SampledToken, ScheduledRequest, SchedulerOutput
@@ -17,7 +18,7 @@ class Runner(Protocol):
     """What the engine needs of a model runner."""
 
     def run(self, step: SchedulerOutput) -> dict[str, SampledToken]:
-        """Compute a step: for every request that is sampled or scores its prompt, what was found, or an error."""
+        """Compute a step: what was found for every request that is sampled, scores or pools, or an error."""
         ...
 
 
@@ -57,20 +58,22 @@ class ModelRunner:
             if token is not None and scores.error is None:
                 scores = replace(token, prompt_logprobs=scores.prompt_logprobs)
             found[request.request_id] = scores
-        return found
+        return found | pool(requests, hidden[row:])
 
     def _forward(self, requests: list[ScheduledRequest]) -> torch.Tensor:
-        """[num_rows, hidden_size]: a row of each sampled request, then those of each that scores its prompt."""
+        """[num_rows, hidden_size]: of each sampled request, then of those that score, then of those that pool."""
         token_ids: list[int] = []
         positions: list[int] = []
         sampled_rows: list[int] = []
         scored_rows: list[int] = []
+        pooled_rows: list[int] = []
         slices = []
         for request in requests:
             num_new = len(request.token_ids)
             first_scored = len(token_ids) + request.first_scored_row
             scored_rows.extend(range(first_scored, first_scored + len(request.scored_token_ids)))
             token_ids.extend(request.token_ids)
+            pooled_rows.extend(range(len(token_ids) - request.num_pooled_rows, len(token_ids)))
             positions.extend(range(request.context_len, request.context_len + num_new))
             slices.append(SequenceSlice(num_new, request.context_len, request.block_ids))
             if request.is_sampled:
@@ -81,7 +84,7 @@ class ModelRunner:
             self._rotary_cos_sin,
             self._kv_cache,
             build_attention_metadata(slices, self._block_size, self._device),
-            self._tensor(sampled_rows + scored_rows),
+            self._tensor(sampled_rows + scored_rows + pooled_rows),
         )
         return hidden
 

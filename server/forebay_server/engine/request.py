@@ -11,6 +11,8 @@ from forebay_server.messages import AddRequest, FinishReason, TokenLogprobs
 class RequestStatus(Enum):
     """Where a request is. A preempted one is waiting again, with no blocks."""
 
+    HELD = auto()
+    """Not queued yet: something that it needs, such as its grammar, is still being made."""
     WAITING = auto()
     RUNNING = auto()
     FINISHED = auto()
@@ -35,10 +37,13 @@ class Request:
         "num_computed_tokens",
         "num_hashed_blocks",
         "num_leader_blocks",
+        "num_pooled_tokens",
         "num_preemptions",
         "num_prompt_tokens",
         "num_steps_in_flight",
         "order",
+        "pooled_sum",
+        "pooling",
         "prompt_logprobs",
         "queue_seconds",
         "request_id",
@@ -82,6 +87,10 @@ class Request:
         self.num_preemptions = 0
         self.prompt_logprobs: list[TokenLogprobs] = []
         """Of the prompt tokens from the second one on, as far as they are known."""
+        self.pooling = message.pooling
+        self.pooled_sum: list[float] = []
+        """Of the hidden states pooled so far; they outlive a preemption."""
+        self.num_pooled_tokens = 0
 
     def reset_blocks(self) -> None:
         """Forget blocks that were given back, and what was computed in them."""
@@ -110,7 +119,22 @@ class Request:
     @property
     def max_cached_tokens(self) -> int:
         """Leading tokens that need not be computed when they are cached; whoever wants logits of a token does."""
+        if self.pooling == "mean":
+            return self.num_pooled_tokens
         return len(self.prompt_logprobs) if self.num_unscored_tokens else len(self.token_ids) - 1
+
+    @property
+    def embedding(self) -> list[float] | None:
+        """The pooled vector, once every token has been computed."""
+        if self.pooling is None or self.num_uncomputed_tokens or self.num_steps_in_flight:
+            return None
+        return [value / self.num_pooled_tokens for value in self.pooled_sum]
+
+    def add_pooled(self, scheduled: ScheduledRequest, pooled: list[float]) -> None:
+        """Add what a step found."""
+        self.num_pooled_tokens += scheduled.num_pooled_rows
+        total = self.pooled_sum or [0.0] * len(pooled)
+        self.pooled_sum = [before + new for before, new in zip(total, pooled, strict=True)]
 
     def start(self, num_new: int) -> ScheduledRequest:
         """Book the next `num_new` tokens into a step."""
@@ -128,7 +152,7 @@ class Request:
             token_ids=self.token_ids[context_len : context_len + num_new],
             context_len=context_len,
             block_ids=list(self.block_ids),
-            is_sampled=self.num_uncomputed_tokens == 0,
+            is_sampled=self.num_uncomputed_tokens == 0 and self.pooling is None,
             sampling=sampling,
             seed=self.seed,
             choice_index=self.choice_index,
@@ -137,7 +161,15 @@ class Request:
             known_token_ids=list(self.token_ids) if sampling.looks_back else [],
             first_scored_row=first_scored - context_len if scored else 0,
             scored_token_ids=scored,
+            pooling=self.pooling,
+            first_pooled_row=self._first_pooled_row(context_len, num_new) if self.pooling else 0,
         )
+
+    def _first_pooled_row(self, context_len: int, num_new: int) -> int:
+        """Of the next `num_new` tokens, already booked."""
+        if self.pooling == "mean":
+            return min(max(0, self.num_pooled_tokens - context_len), num_new)
+        return num_new - (self.num_uncomputed_tokens == 0)
 
     def finish_reason_after(self, token_id: int, max_num_tokens: int) -> FinishReason | None:
         """Why the request ends with the token just appended, if it does.

@@ -58,28 +58,52 @@ class Scheduler:
         """News from outside commit (refusals, aborts), given out with the next commit."""
         self._counters = StepCounters()
         self._num_added = 0
+        self._num_held = 0
         self._last_step_id = 0
         # a token that ends the request needs no slot of its own, hence one more than the pool keeps
         self._max_num_tokens = min(limits.max_model_len, pool.capacity_tokens + 1)
 
     # ---- what comes in ----
 
-    def add(self, message: AddRequest) -> None:
+    def add(self, message: AddRequest, *, held: bool = False) -> None:
         """Queue a request; one that can never be served ends with `error` at the next commit.
+
+        Args:
+            message: what is wanted.
+            held: keep it out of the queue until `unhold` (its grammar is being compiled); others are not held up.
 
         Raises:
             ValueError: the id is in use.
         """
         if message.request_id in self._requests:
             raise ValueError(f"request id {message.request_id!r} is in use")
-        refusal = why_impossible(message.prompt_token_ids, self.limits, self.pool.capacity_tokens)
+        refusal = why_impossible(message, self.limits, self.pool.capacity_tokens)
         if refusal is not None:
             self._outputs.append(RequestOutput(request_id=message.request_id, finish_reason="error", error=refusal))
             return
         request = Request(message, self._num_added)
         self._num_added += 1
         self._requests[request.request_id] = request
-        insort(self._waiting, request, key=_order)
+        if held:
+            request.status = RequestStatus.HELD
+            self._num_held += 1
+        else:
+            insort(self._waiting, request, key=_order)
+
+    def unhold(self, request_id: str) -> None:
+        """Queue a held request, at the place of its arrival; ignored when it has ended meanwhile."""
+        request = self._requests.get(request_id)
+        if request is not None and request.status is RequestStatus.HELD:
+            self._num_held -= 1
+            request.status = RequestStatus.WAITING
+            insort(self._waiting, request, key=_order)
+
+    def fail(self, request_id: str, error: str) -> None:
+        """End a request with an error, told with the next commit; ignored when it has ended meanwhile."""
+        request = self._requests.get(request_id)
+        if request is not None:
+            self._finish(request)
+            self._outputs.append(self._output(request, [], "error", error=error))
 
     def abort(self, request_ids: Iterable[str]) -> None:
         """End requests at once, at any time; unknown ids are ignored. The `abort` outputs come with the next commit."""
@@ -98,8 +122,13 @@ class Scheduler:
 
     @property
     def has_work(self) -> bool:
-        """Whether a step would do or report something."""
+        """Whether there are requests that have not ended, held ones included, or news of some."""
         return bool(self._requests or self._outputs)
+
+    @property
+    def is_only_holding(self) -> bool:
+        """Whether a step could do nothing, since every request is held."""
+        return not self._outputs and len(self._requests) == self._num_held
 
     @property
     def num_running(self) -> int:
@@ -108,8 +137,8 @@ class Scheduler:
 
     @property
     def num_waiting(self) -> int:
-        """Requests that hold none: new or preempted."""
-        return len(self._waiting)
+        """Requests that hold none: new, held or preempted."""
+        return len(self._waiting) + self._num_held
 
     def queue_position(self, request_id: str) -> int | None:
         """How many requests are to be admitted before this one; None when it does not wait."""
@@ -168,8 +197,13 @@ class Scheduler:
             self._remember_blocks(request, scheduled.context_len + len(scheduled.token_ids))
             if token is not None:
                 request.prompt_logprobs += token.prompt_logprobs
+                if token.pooled is not None:
+                    request.add_pooled(scheduled, token.pooled)
             if scheduled.is_sampled and token is not None:
                 outputs.append(self._append(request, token))
+            elif (embedding := request.embedding) is not None:
+                self._finish(request)
+                outputs.append(self._output(request, [], "stop", embedding=embedding))
         self._release_finished()
         self._check()
         return outputs
@@ -324,14 +358,20 @@ class Scheduler:
         return self._output(request, [token], reason)
 
     def _output(
-        self, request: Request, tokens: list[SampledToken], reason: FinishReason | None, error: str | None = None
+        self,
+        request: Request,
+        tokens: list[SampledToken],
+        reason: FinishReason | None,
+        *,
+        error: str | None = None,
+        embedding: list[float] | None = None,
     ) -> RequestOutput:
         queue_seconds, request.queue_seconds = request.queue_seconds, None
         return RequestOutput(
             request_id=request.request_id,
             token_ids=[token.token_id for token in tokens],
             finish_reason=reason,
-            stop_token_id=tokens[-1].token_id if reason == "stop" else None,
+            stop_token_id=tokens[-1].token_id if tokens and reason == "stop" else None,
             num_cached_tokens=request.num_cached_tokens or 0,
             queue_seconds=queue_seconds,
             logprobs=[token.logprobs for token in tokens if token.logprobs is not None]
@@ -340,6 +380,7 @@ class Scheduler:
             prompt_logprobs=request.prompt_logprobs
             if tokens and request.num_output_tokens == 1 and request.sampling.prompt_logprobs is not None
             else None,
+            embedding=embedding,
             error=error,
         )
 
@@ -353,8 +394,10 @@ class Scheduler:
     def _finish(self, request: Request) -> None:
         """Take a request out of the books; its blocks go back now or when its last step in flight is committed."""
         del self._requests[request.request_id]
-        queue = self._running if request.status is RequestStatus.RUNNING else self._waiting
-        queue.remove(request)
+        if request.status is RequestStatus.HELD:
+            self._num_held -= 1
+        else:
+            (self._running if request.status is RequestStatus.RUNNING else self._waiting).remove(request)
         request.status = RequestStatus.FINISHED
         if request.num_steps_in_flight:
             self._finished_in_flight.append(request)

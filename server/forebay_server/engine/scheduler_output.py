@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from forebay_server.messages import TokenLogprobs
+from forebay_server.messages import Pooling, TokenLogprobs
 from forebay_server.sampling_params import SamplingParams
 
 
@@ -31,6 +31,15 @@ class ScheduledRequest:
     """The first new token whose logits score the prompt token after it."""
     scored_token_ids: list[int] = field(default_factory=list)
     """The prompt tokens to score: one for each row from there on; empty when no prompt_logprobs are asked for."""
+    pooling: Pooling | None = None
+    """How the hidden states become a vector; None: not at all."""
+    first_pooled_row: int = 0
+    """The first new token whose hidden state is pooled; all after it are, too."""
+
+    @property
+    def num_pooled_rows(self) -> int:
+        """New tokens whose hidden states are pooled in this step."""
+        return len(self.token_ids) - self.first_pooled_row if self.pooling else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +66,8 @@ class SampledToken:
     logprobs: TokenLogprobs | None = None
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
     """One for each of `scored_token_ids`."""
+    pooled: list[float] | None = None
+    """The sum of the pooled hidden states: [hidden_size]."""
     error: str | None = None
     """Set: no token, the request fails with this."""
 
