@@ -269,3 +269,34 @@ def test_counters_count_each_request_once() -> None:
     assert counters.new_prompt_tokens == counters.new_prefix_cache_queries == 6 * 9
     assert counters.new_generation_tokens == 6 * 25
     assert scheduler.take_counters().new_generation_tokens == 0
+
+
+def test_a_held_request_holds_up_nobody_and_keeps_its_place() -> None:
+    scheduler, runner = make_scheduler(max_num_seqs=1), FakeRunner(40)
+    scheduler.add(make_request("held", [1, 2], max_tokens=2, arrival_time=0), held=True)
+    assert scheduler.is_only_holding
+    scheduler.add(make_request("first", [3], max_tokens=2, arrival_time=1))
+    scheduler.add(make_request("last", [4], max_tokens=2, arrival_time=2))
+    assert not scheduler.is_only_holding
+    assert scheduler.num_waiting == 3
+    step = scheduler.schedule()
+    assert [request.request_id for request in step.requests] == ["first"]
+    scheduler.commit(step.step_id, runner.run(step))
+    scheduler.unhold("held")
+    outputs = run_to_end(scheduler, runner)
+    assert list(outputs) == ["first", "held", "last"]
+    assert answer_of(outputs["held"]) == expected_answer([1, 2], 2)
+
+
+def test_held_requests_can_fail_and_be_aborted() -> None:
+    scheduler = make_scheduler()
+    for name in ("bad", "left"):
+        scheduler.add(make_request(name, [1]), held=True)
+    scheduler.fail("bad", "the grammar is wrong")
+    scheduler.abort(["left"])
+    scheduler.unhold("bad")
+    scheduler.fail("left", "too late")
+    outputs = run_to_end(scheduler, FakeRunner(40))
+    assert [(name, told[0].finish_reason) for name, told in outputs.items()] == [("bad", "error"), ("left", "abort")]
+    assert outputs["bad"][0].error == "the grammar is wrong"
+    assert scheduler.num_waiting == 0
