@@ -8,7 +8,8 @@ import numpy as np
 import torch
 from gguf import quants
 
-from forebay_server.models.model_config import config_from_gguf, unsupported
+from forebay_server.models.gguf_config import config_from_gguf
+from forebay_server.models.model_config import unsupported
 from forebay_server.weights.gguf_header import GgufHeader, GgufTensor, corrupt, read_gguf_header
 
 ROPE_FACTORS = "rope_freqs.weight"

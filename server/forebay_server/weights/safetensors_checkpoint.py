@@ -7,7 +7,8 @@ from pathlib import Path
 import torch
 from safetensors import SafetensorError, safe_open
 
-from forebay_server.models.model_config import config_from_hugging_face, unsupported
+from forebay_server.models.hugging_face_config import config_from_hugging_face
+from forebay_server.models.model_config import unsupported
 from forebay_server.weights.checkpoint import not_found, read_json
 from forebay_server.weights.gguf_header import corrupt
 
