@@ -10,57 +10,77 @@ import gc
 import os
 import pstats
 import random
+import statistics
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from forebay_server.engine.block_pool import BlockPool
 from forebay_server.engine.limits import SchedulerLimits
 from forebay_server.engine.scheduler import Scheduler
 from forebay_server.engine.scheduler_output import SampledToken, SchedulerOutput
-from forebay_server.messages import AddRequest
+from forebay_server.messages import AddRequest, RequestOutput
 from forebay_server.sampling_params import SamplingParams
 
 BLOCK_SIZE = 16
 VOCAB_SIZE = 32_000
 
 
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Milliseconds of schedule and commit together."""
+
+    median: float
+    """Of the decode steps."""
+    mean: float
+    slowest: float
+    prefill: float
+    """The mean of steps that read prompts."""
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure decode steps and the steps in which the prompts are read; print both."""
     options = _parse(arguments)
-    best = min((measure(options) for _ in range(options.repetitions)), key=lambda result: result[0])
-    decode_ms, prefill_ms = (1e3 * seconds for seconds in best)
+    best = min((measure(options) for _ in range(options.repetitions)), key=lambda figures: figures.median)
     print(f"{options.num_requests} running requests of {options.prompt_tokens} tokens, load {os.getloadavg()[0]:.1f}")
-    print(f"decode:  {decode_ms:.3f} ms a step ({1e3 * decode_ms / options.num_requests:.2f} us a request)")
-    print(f"prefill: {prefill_ms:.3f} ms a step of {options.max_num_batched_tokens} tokens")
+    print(f"decode:  {best.median:.3f} ms a step, mean {best.mean:.3f}, slowest {best.slowest:.3f}")
+    print(f"prefill: {best.prefill:.3f} ms a step of {options.max_num_batched_tokens} tokens")
     if options.profile:
         _print_profile(options)
     return 0
 
 
-def measure(options: argparse.Namespace) -> tuple[float, float]:
-    """Seconds of schedule and commit in a decode step, the mean; and in a step that reads prompts."""
+def measure(options: argparse.Namespace) -> Figures:
+    """Read every prompt, then decode."""
     scheduler = _filled(options)
-    prefill_seconds, num_prefill_steps = 0.0, 0
-    while scheduler.num_waiting or _is_reading(scheduler):
-        prefill_seconds += step(scheduler)
-        num_prefill_steps += 1
+    prefill = _read_prompts(scheduler, options.num_requests)
     gc.collect()
     gc.freeze()  # as the engine does after loading
-    decode_seconds = sum(step(scheduler) for _ in range(options.steps))
+    decode = [1e3 * step(scheduler)[0] for _ in range(options.steps)]
     gc.unfreeze()
-    return decode_seconds / options.steps, prefill_seconds / max(1, num_prefill_steps)
+    return Figures(statistics.median(decode), statistics.mean(decode), max(decode), 1e3 * statistics.mean(prefill))
 
 
-def step(scheduler: Scheduler) -> float:
+def _read_prompts(scheduler: Scheduler, num_requests: int) -> list[float]:
+    """Step until each request has its first token; the seconds of each step."""
+    seconds, started = [], set[str]()
+    while len(started) < num_requests:
+        taken, outputs = step(scheduler)
+        seconds.append(taken)
+        started |= {output.request_id for output in outputs}
+    return seconds
+
+
+def step(scheduler: Scheduler) -> tuple[float, list[RequestOutput]]:
     """One step; the seconds that scheduling and committing took, without those of the runner that does nothing."""
     started = time.perf_counter()
     scheduled = scheduler.schedule()
     between = time.perf_counter()
     sampled = _no_op_run(scheduled)
     again = time.perf_counter()
-    scheduler.commit(scheduled.step_id, sampled)
-    return between - started + time.perf_counter() - again
+    outputs = scheduler.commit(scheduled.step_id, sampled)
+    return between - started + time.perf_counter() - again, outputs
 
 
 def _no_op_run(scheduled: SchedulerOutput) -> dict[str, SampledToken]:
@@ -88,14 +108,9 @@ def _filled(options: argparse.Namespace) -> Scheduler:
     return scheduler
 
 
-def _is_reading(scheduler: Scheduler) -> bool:
-    return any(request.num_output_tokens == 0 for request in scheduler._running)
-
-
 def _print_profile(options: argparse.Namespace) -> None:
     scheduler = _filled(options)
-    while scheduler.num_waiting or _is_reading(scheduler):
-        step(scheduler)
+    _read_prompts(scheduler, options.num_requests)
     with cProfile.Profile() as profile:
         for _ in range(options.steps):
             step(scheduler)

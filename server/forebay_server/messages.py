@@ -27,6 +27,8 @@ class AddRequest(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     """Part of the random key: two choices of one seed differ."""
     priority: int = 0
     """Lower is served first."""
+    tenant: str = ""
+    """Tenants take turns, whatever each has queued; the empty name is one, too."""
     arrival_time: float = 0.0
     """CLOCK_MONOTONIC seconds; the same clock in every process of the machine."""
     cache_salt: str = ""
@@ -99,6 +101,10 @@ class EngineReady(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     kv_cache_tokens: int
     kv_bytes_per_token: int
     weight_bytes: int
+    activation_peak_bytes: int | None = None
+    """The most that the largest step took beside weights and cache; None: not measured."""
+    free_bytes: int | None = None
+    """Of the device before anything was loaded."""
     dtype: str
     device: str
 

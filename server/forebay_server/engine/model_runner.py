@@ -1,8 +1,8 @@
 """ModelRunner: SchedulerOutput to tensors to sampled tokens. No queues here."""
 
-from dataclasses import replace
 from typing import Protocol
 
+import msgspec
 import torch
 
 from forebay_server.engine.pooling import pool
@@ -56,7 +56,7 @@ class ModelRunner:
             row += len(request.scored_token_ids)
             token = found.get(request.request_id)
             if token is not None and scores.error is None:
-                scores = replace(token, prompt_logprobs=scores.prompt_logprobs)
+                scores = msgspec.structs.replace(token, prompt_logprobs=scores.prompt_logprobs)
             found[request.request_id] = scores
         return found | pool(requests, hidden[row:])
 

@@ -1,11 +1,12 @@
 """Request: the state of one choice of one request while the engine serves it. No tensors."""
 
 import random
+from dataclasses import dataclass
 from enum import Enum, auto
 
 from forebay_server.engine.block_pool import CacheNamespace, ParentNode
-from forebay_server.engine.scheduler_output import ScheduledRequest
-from forebay_server.messages import AddRequest, FinishReason, TokenLogprobs
+from forebay_server.engine.scheduler_output import SampledToken, ScheduledRequest
+from forebay_server.messages import AddRequest, FinishReason, RequestOutput, TokenLogprobs
 
 
 class RequestStatus(Enum):
@@ -18,20 +19,34 @@ class RequestStatus(Enum):
     FINISHED = auto()
 
 
+@dataclass(slots=True)
+class Tenant:
+    """Whoever shares the engine fairly with others."""
+
+    name: str
+    num_tokens: float
+    """Computed for it, counted from where it started."""
+
+
 class Request:
     """Owned and changed by the scheduler alone.
 
     Args:
         message: what the API process asked for.
         sequence_number: breaks ties of arrival.
+        tenant: whom its tokens are booked on.
+        max_num_tokens: prompt and answer together can be no longer.
     """
 
     __slots__ = (
         "arrival_time",
         "block_ids",
         "choice_index",
+        "decode",
+        "ending_token_ids",
         "last_node",
         "leader",
+        "max_num_tokens",
         "namespace",
         "num_cached_tokens",
         "num_computed_tokens",
@@ -40,33 +55,42 @@ class Request:
         "num_pooled_tokens",
         "num_preemptions",
         "num_prompt_tokens",
+        "num_slots",
         "num_steps_in_flight",
         "order",
         "pooled_sum",
         "pooling",
         "prompt_logprobs",
         "queue_seconds",
+        "ready_decode",
         "request_id",
         "sampling",
         "seed",
         "status",
+        "tenant",
         "token_ids",
     )
 
-    def __init__(self, message: AddRequest, sequence_number: int) -> None:
+    def __init__(self, message: AddRequest, sequence_number: int, tenant: Tenant, max_num_tokens: int) -> None:
         self.request_id = message.request_id
-        self.sampling = message.sampling
+        self.sampling = sampling = message.sampling
         self.choice_index = message.choice_index
         self.arrival_time = message.arrival_time
-        self.seed = random.getrandbits(63) if self.sampling.seed is None else self.sampling.seed
+        self.seed = random.getrandbits(63) if sampling.seed is None else sampling.seed
         self.order = (message.priority, message.arrival_time, sequence_number)
         """Who is served first: the smaller one."""
+        self.tenant = tenant
         self.token_ids = list(message.prompt_token_ids)
         """Prompt and answer so far: the known tokens."""
         self.num_prompt_tokens = len(message.prompt_token_ids)
+        self.max_num_tokens = min(self.num_prompt_tokens + sampling.max_tokens, max_num_tokens)
+        """With so many known tokens it ends."""
+        self.ending_token_ids = {*sampling.stop_token_ids, *(() if sampling.ignore_eos else sampling.eos_token_ids)}
         self.status = RequestStatus.WAITING
         self.block_ids: list[int] = []
-        """Blocks held, in the order of the tokens."""
+        """Blocks held, in the order of the tokens; shared with the steps in flight, so a new one after preemption."""
+        self.num_slots = 0
+        """Tokens that the blocks have room for."""
         self.num_computed_tokens = 0
         """Tokens whose keys and values are in the blocks, or will be when the steps in flight are done."""
         self.num_hashed_blocks = 0
@@ -80,6 +104,10 @@ class Request:
         """How many leading blocks they share."""
         self.num_steps_in_flight = 0
         """Steps scheduled and not committed that use the blocks."""
+        self.decode: ScheduledRequest | None = None
+        """What steps are told of it while it decodes, one token at a time: made once and changed from step to step."""
+        self.ready_decode: ScheduledRequest | None = None
+        """The same, while its next token is known and no step in flight computes it."""
         self.num_cached_tokens: int | None = None
         """Prompt tokens found in the prefix cache at the first admission; None before."""
         self.queue_seconds: float | None = None
@@ -95,9 +123,11 @@ class Request:
     def reset_blocks(self) -> None:
         """Forget blocks that were given back, and what was computed in them."""
         self.block_ids = []
+        self.num_slots = 0
         self.num_computed_tokens = 0
         self.num_hashed_blocks = 0
         self.last_node = self.namespace
+        self.decode = self.ready_decode = None
 
     @property
     def num_output_tokens(self) -> int:
@@ -151,14 +181,14 @@ class Request:
             request_id=self.request_id,
             token_ids=self.token_ids[context_len : context_len + num_new],
             context_len=context_len,
-            block_ids=list(self.block_ids),
+            block_ids=self.block_ids,
             is_sampled=self.num_uncomputed_tokens == 0 and self.pooling is None,
             sampling=sampling,
             seed=self.seed,
             choice_index=self.choice_index,
             num_output_tokens=self.num_output_tokens,
             num_prompt_tokens=self.num_prompt_tokens,
-            known_token_ids=list(self.token_ids) if sampling.looks_back else [],
+            known_token_ids=self.token_ids if sampling.looks_back else [],
             first_scored_row=first_scored - context_len if scored else 0,
             scored_token_ids=scored,
             pooling=self.pooling,
@@ -171,17 +201,80 @@ class Request:
             return min(max(0, self.num_pooled_tokens - context_len), num_new)
         return num_new - (self.num_uncomputed_tokens == 0)
 
-    def finish_reason_after(self, token_id: int, max_num_tokens: int) -> FinishReason | None:
-        """Why the request ends with the token just appended, if it does.
+    def start_decode(self) -> None:
+        """Book `ready_decode` into a step: the one known token that is not computed."""
+        self.ready_decode = None
+        self.num_computed_tokens += 1
+        self.num_steps_in_flight += 1
 
-        Args:
-            token_id: the token.
-            max_num_tokens: prompt and answer together can be no longer.
-        """
-        sampling = self.sampling
-        ends = token_id in sampling.stop_token_ids or (not sampling.ignore_eos and token_id in sampling.eos_token_ids)
-        if ends and self.num_output_tokens > sampling.min_tokens:
+    def append(self, token: SampledToken) -> RequestOutput:
+        """Take in the next token; says what there is to tell, with `finish_reason` when the request ends with it."""
+        token_id = token.token_id
+        self.token_ids.append(token_id)
+        self.tenant.num_tokens += 1
+        num_known = len(self.token_ids)
+        if num_known >= self.max_num_tokens or token_id in self.ending_token_ids:
+            reason = self._finish_reason(token_id)
+            if reason is not None:
+                return self.output([token], reason)
+        if self.decode is None:
+            self.decode = self._first_decode()
+            self.ready_decode = self.decode
+            return self.output([token], None)
+        self.decode.token_ids = [token_id]
+        self.decode.context_len = num_known - 1
+        self.decode.num_output_tokens += 1
+        self.ready_decode = self.decode
+        if token.logprobs is not None:
+            return self.output([token], None)
+        return RequestOutput(
+            request_id=self.request_id, token_ids=[token_id], num_cached_tokens=self.num_cached_tokens or 0
+        )
+
+    def output(
+        self,
+        tokens: list[SampledToken],
+        reason: FinishReason | None,
+        *,
+        error: str | None = None,
+        embedding: list[float] | None = None,
+    ) -> RequestOutput:
+        """What there is to tell of new tokens, or of the end."""
+        queue_seconds, self.queue_seconds = self.queue_seconds, None
+        return RequestOutput(
+            request_id=self.request_id,
+            token_ids=[token.token_id for token in tokens],
+            finish_reason=reason,
+            stop_token_id=tokens[-1].token_id if tokens and reason == "stop" else None,
+            num_cached_tokens=self.num_cached_tokens or 0,
+            queue_seconds=queue_seconds,
+            logprobs=[token.logprobs for token in tokens if token.logprobs is not None]
+            if self.sampling.logprobs is not None
+            else None,
+            prompt_logprobs=self.prompt_logprobs
+            if tokens and self.num_output_tokens == 1 and self.sampling.prompt_logprobs is not None
+            else None,
+            embedding=embedding,
+            error=error,
+        )
+
+    def _first_decode(self) -> ScheduledRequest:
+        return ScheduledRequest(
+            request_id=self.request_id,
+            token_ids=self.token_ids[-1:],
+            context_len=len(self.token_ids) - 1,
+            block_ids=self.block_ids,
+            is_sampled=True,
+            sampling=self.sampling,
+            seed=self.seed,
+            choice_index=self.choice_index,
+            num_output_tokens=self.num_output_tokens,
+            num_prompt_tokens=self.num_prompt_tokens,
+            known_token_ids=self.token_ids if self.sampling.looks_back else [],
+        )
+
+    def _finish_reason(self, token_id: int) -> FinishReason | None:
+        """Why the request ends with the token just appended, if it does."""
+        if token_id in self.ending_token_ids and self.num_output_tokens > self.sampling.min_tokens:
             return "stop"
-        if self.num_output_tokens >= sampling.max_tokens or len(self.token_ids) >= max_num_tokens:
-            return "length"
-        return None
+        return "length" if len(self.token_ids) >= self.max_num_tokens else None

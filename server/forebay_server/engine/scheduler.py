@@ -2,9 +2,9 @@
 
 There are no phases: every step gives each request the tokens that are known and not yet computed, as far as the token
 budget goes. A new prompt, a chunk of a long one, one decoded token and a request that starts over after preemption are
-all the same thing. Running requests come first, in order of (priority, arrival); then waiting ones; what is left of the
-budget goes to long prompts, which were held to a share of it so far. When blocks run out the last running request is
-preempted: it gives its blocks back and computes them again later.
+all the same thing. Running requests come first, in order of (priority, arrival); then waiting ones, in turn between
+tenants (`waiting_queue`); what is left of the budget goes to long prompts, which were held to a share of it so far.
+When blocks run out the last running request is preempted: it gives its blocks back and computes them again later.
 
 `schedule()` and `commit()` are apart, so that a step can be scheduled before the one before it is committed: a request
 whose next token is being sampled simply has nothing to compute. Blocks enter the prefix cache only at commit, and are
@@ -20,7 +20,11 @@ from forebay_server.engine.limits import SchedulerLimits, why_impossible
 from forebay_server.engine.prefix_leaders import PrefixLeaders, is_following
 from forebay_server.engine.request import Request, RequestStatus
 from forebay_server.engine.scheduler_output import SampledToken, ScheduledRequest, SchedulerOutput, StepCounters
-from forebay_server.messages import AddRequest, FinishReason, RequestOutput
+from forebay_server.engine.step import Step
+from forebay_server.engine.waiting_queue import WaitingQueue
+from forebay_server.messages import AddRequest, RequestOutput
+
+_FINISHED = RequestStatus.FINISHED  # looking it up in the enum for every token would cost more than comparing it
 
 
 class Scheduler:
@@ -47,11 +51,10 @@ class Scheduler:
         self._clock = clock
         self._requests: dict[str, Request] = {}
         """Every request that has not finished."""
-        self._waiting: list[Request] = []
-        """Sorted by order."""
+        self._waiting = WaitingQueue()
         self._running: list[Request] = []
         """Sorted by order."""
-        self._steps_in_flight: dict[int, list[tuple[Request, ScheduledRequest]]] = {}
+        self._steps_in_flight: dict[int, Step] = {}
         self._finished_in_flight: list[Request] = []
         """Ended, but a step in flight still uses their blocks."""
         self._outputs: list[RequestOutput] = []
@@ -81,14 +84,15 @@ class Scheduler:
         if refusal is not None:
             self._outputs.append(RequestOutput(request_id=message.request_id, finish_reason="error", error=refusal))
             return
-        request = Request(message, self._num_added)
+        tenant = self._waiting.enter(message.tenant)
+        request = Request(message, self._num_added, tenant, self._max_num_tokens)
         self._num_added += 1
         self._requests[request.request_id] = request
         if held:
             request.status = RequestStatus.HELD
             self._num_held += 1
         else:
-            insort(self._waiting, request, key=_order)
+            self._waiting.add(request)
 
     def unhold(self, request_id: str) -> None:
         """Queue a held request, at the place of its arrival; ignored when it has ended meanwhile."""
@@ -96,14 +100,14 @@ class Scheduler:
         if request is not None and request.status is RequestStatus.HELD:
             self._num_held -= 1
             request.status = RequestStatus.WAITING
-            insort(self._waiting, request, key=_order)
+            self._waiting.add(request)
 
     def fail(self, request_id: str, error: str) -> None:
         """End a request with an error, told with the next commit; ignored when it has ended meanwhile."""
         request = self._requests.get(request_id)
         if request is not None:
             self._finish(request)
-            self._outputs.append(self._output(request, [], "error", error=error))
+            self._outputs.append(request.output([], "error", error=error))
 
     def abort(self, request_ids: Iterable[str]) -> None:
         """End requests at once, at any time; unknown ids are ignored. The `abort` outputs come with the next commit."""
@@ -111,7 +115,7 @@ class Scheduler:
             request = self._requests.get(request_id)
             if request is not None:
                 self._finish(request)
-                self._outputs.append(self._output(request, [], "abort"))
+                self._outputs.append(request.output([], "abort"))
         self._check()
 
     def reset_prefix_cache(self) -> None:
@@ -140,13 +144,6 @@ class Scheduler:
         """Requests that hold none: new, held or preempted."""
         return len(self._waiting) + self._num_held
 
-    def queue_position(self, request_id: str) -> int | None:
-        """How many requests are to be admitted before this one; None when it does not wait."""
-        request = self._requests.get(request_id)
-        if request is None or request.status is not RequestStatus.WAITING:
-            return None
-        return self._waiting.index(request)
-
     def take_counters(self) -> StepCounters:
         """What happened since the last call."""
         counters, self._counters = self._counters, StepCounters()
@@ -157,16 +154,17 @@ class Scheduler:
     def schedule(self) -> SchedulerOutput:
         """Decide the next step. It may be empty; it must be committed all the same."""
         self._last_step_id += 1
-        step: list[tuple[Request, ScheduledRequest]] = []
-        new_block_ids: list[int] = []
+        step = Step(self.limits.max_num_batched_tokens)
         preemptions_before = self._counters.new_preemptions
-        budget = self._schedule_running(self.limits.max_num_batched_tokens, step, new_block_ids)
+        self._schedule_running(step)
         if self._counters.new_preemptions == preemptions_before:  # else a newcomer would take what was just freed
-            budget = self._schedule_waiting(budget, step, new_block_ids)
-        self._schedule_rest(budget, step, new_block_ids)
+            self._schedule_waiting(step)
+        if step.unfinished and step.budget:
+            self._schedule_rest(step)
+        self._waiting.advance(self.limits.max_num_batched_tokens - step.budget)
         self._steps_in_flight[self._last_step_id] = step
         self._check()
-        return SchedulerOutput(self._last_step_id, [scheduled for _, scheduled in step], new_block_ids)
+        return SchedulerOutput(self._last_step_id, step.scheduled, step.new_block_ids)
 
     def commit(self, step_id: int, sampled: Mapping[str, SampledToken]) -> list[RequestOutput]:
         """Take in what a step computed. Steps are committed in the order in which they were scheduled.
@@ -185,105 +183,117 @@ class Scheduler:
         if next(iter(self._steps_in_flight), None) != step_id:
             raise ValueError(f"step {step_id} is not the oldest of those in flight: {list(self._steps_in_flight)}")
         outputs, self._outputs = self._outputs, []
-        for request, scheduled in self._steps_in_flight.pop(step_id):
+        step = self._steps_in_flight.pop(step_id)
+        block_size, num_generated = self.pool.block_size, 0
+        for request, scheduled in zip(step.requests, step.scheduled, strict=True):
             request.num_steps_in_flight -= 1
-            if request.status is RequestStatus.FINISHED:
+            if request.status is _FINISHED:
                 continue
             token = sampled.get(request.request_id)
             if token is not None and token.error is not None:
                 self._finish(request)
-                outputs.append(self._output(request, [], "error", error=token.error))
+                outputs.append(request.output([], "error", error=token.error))
                 continue
-            self._remember_blocks(request, scheduled.context_len + len(scheduled.token_ids))
-            if token is not None:
-                request.prompt_logprobs += token.prompt_logprobs
-                if token.pooled is not None:
-                    request.add_pooled(scheduled, token.pooled)
+            num_done = scheduled.context_len + len(scheduled.token_ids)
+            if num_done // block_size > request.num_hashed_blocks:
+                self._remember_blocks(request, num_done)
+            if scheduled is not request.decode:
+                self._commit_prompt(request, scheduled, token, outputs)
             if scheduled.is_sampled and token is not None:
-                outputs.append(self._append(request, token))
-            elif (embedding := request.embedding) is not None:
-                self._finish(request)
-                outputs.append(self._output(request, [], "stop", embedding=embedding))
+                num_generated += 1
+                output = request.append(token)
+                outputs.append(output)
+                if output.finish_reason is not None:
+                    self._finish(request)
+        self._counters.new_generation_tokens += num_generated
         self._release_finished()
         self._check()
         return outputs
 
     # ---- inside ----
 
-    def _schedule_running(
-        self, budget: int, step: list[tuple[Request, ScheduledRequest]], new_block_ids: list[int]
-    ) -> int:
-        """Give running requests their tokens; returns what is left of the budget."""
-        index = 0
+    def _schedule_running(self, step: Step) -> None:
+        """Give running requests their tokens."""
         long_chunk = self.limits.long_chunk
         # long prompts together leave room for one more chunk, so that newcomers are admitted while they run
-        long_budget = max(long_chunk, budget - long_chunk)
-        while index < len(self._running) and budget > 0:
-            request = self._running[index]
-            index += 1
+        long_budget = max(long_chunk, step.budget - long_chunk)
+        running = self._running
+        for num_seen, request in enumerate(running, 1):  # whoever is preempted meanwhile stands behind
+            if step.budget <= 0:
+                return
+            decode = request.ready_decode
+            if decode is not None:
+                if request.num_computed_tokens < request.num_slots or self._grow(request, 1, step):
+                    request.start_decode()
+                    step.requests.append(request)
+                    step.scheduled.append(decode)
+                    step.budget -= 1
+                continue
             # a long chunk leaves one token for each request behind it, so that nobody's decode waits for a prefill
-            num_behind = len(self._running) - index
-            num_new = min(request.num_uncomputed_tokens, max(1, budget - num_behind))
+            num_behind = len(running) - num_seen
+            num_new = min(request.num_uncomputed_tokens, max(1, step.budget - num_behind))
             is_long = request.num_uncomputed_tokens > long_chunk
             if is_long:
                 num_new = min(num_new, long_chunk, long_budget)
-            if num_new > 0 and self._grow(request, num_new, new_block_ids):
-                step.append((request, request.start(num_new)))
-                budget -= num_new
+            if num_new > 0 and self._grow(request, num_new, step):
+                step.add(request, num_new)
                 if is_long:
                     long_budget -= num_new
-        return budget
 
-    def _schedule_waiting(
-        self, budget: int, step: list[tuple[Request, ScheduledRequest]], new_block_ids: list[int]
-    ) -> int:
-        """Admit waiting requests in order while tokens, places and blocks last.
+    def _schedule_waiting(self, step: Step) -> None:
+        """Admit waiting requests in turn while tokens, places and blocks last.
 
         Nobody overtakes the first one, but while a running request computes the very block that another needs next
         (choices of one prompt, a system prompt not yet cached), that one waits to find it computed.
-
-        Returns:
-            What is left of the budget.
         """
-        if not self._waiting or len(self._running) >= self.limits.max_num_seqs:
-            return budget
+        if not self._waiting or not self._has_place(step):
+            return
         leaders = PrefixLeaders(self.pool, self._running)
-        index = 0
-        while index < len(self._waiting) and budget > 0 and len(self._running) < self.limits.max_num_seqs:
-            request = self._waiting[index]
+        for request in self._waiting.in_turn():
             if not is_following(request):
                 cached = self._cached_blocks(request)
                 leaders.find(request, cached)
             if request.leader is not None:
-                index += 1
                 continue
             if not self._admit(request, cached):
-                break
+                return
             leaders.add(request)
-            num_new = min(request.num_uncomputed_tokens, budget, self.limits.long_chunk)
-            if not self._grow(request, num_new, new_block_ids):
-                break
-            step.append((request, request.start(num_new)))
-            budget -= num_new
-        return budget
+            num_new = min(request.num_uncomputed_tokens, step.budget, self.limits.long_chunk)
+            if not self._grow(request, num_new, step):
+                return
+            step.add(request, num_new)
+            if not self._has_place(step):
+                return
 
-    def _schedule_rest(
-        self, budget: int, step: list[tuple[Request, ScheduledRequest]], new_block_ids: list[int]
-    ) -> None:
+    def _has_place(self, step: Step) -> bool:
+        return step.budget > 0 and len(self._running) < self.limits.max_num_seqs
+
+    def _schedule_rest(self, step: Step) -> None:
         """Lengthen the chunks of long prompts by tokens that nobody else wants, in order; without preemption."""
-        for index, (request, scheduled) in enumerate(step):
-            if scheduled.is_sampled or budget == 0:  # it has all that it knows
-                continue
-            num_more = min(request.num_uncomputed_tokens, budget)
-            blocks = self.pool.allocate(self._num_missing_blocks(request, num_more))
+        for index in step.unfinished:
+            request, scheduled = step.requests[index], step.scheduled[index]
+            num_more = min(request.num_uncomputed_tokens, step.budget)
+            blocks = self.pool.allocate(self._num_missing_blocks(request, num_more)) if num_more else None
             if blocks is None:
                 continue
-            request.block_ids.extend(blocks)
-            new_block_ids.extend(blocks)
+            self._give_blocks(request, blocks, step)
             request.num_computed_tokens = scheduled.context_len  # book anew
             request.num_steps_in_flight -= 1
-            step[index] = request, request.start(len(scheduled.token_ids) + num_more)
-            budget -= num_more
+            step.scheduled[index] = request.start(len(scheduled.token_ids) + num_more)
+            step.budget -= num_more
+
+    def _commit_prompt(
+        self, request: Request, scheduled: ScheduledRequest, token: SampledToken | None, outputs: list[RequestOutput]
+    ) -> None:
+        """Take in what is found in prompts only: log-probabilities and pooled hidden states."""
+        if token is not None:
+            request.prompt_logprobs += token.prompt_logprobs
+            if token.pooled is not None:
+                request.add_pooled(scheduled, token.pooled)
+        embedding = request.embedding
+        if embedding is not None:
+            self._finish(request)
+            outputs.append(request.output([], "stop", embedding=embedding))
 
     def _cached_blocks(self, request: Request) -> list[int]:
         """What the prefix cache has of a waiting request, less tokens whose logits are wanted, such as the last."""
@@ -302,6 +312,7 @@ class Scheduler:
         request.status = RequestStatus.RUNNING
         if cached:
             request.block_ids = cached
+            request.num_slots = len(cached) * self.pool.block_size
             request.num_computed_tokens = len(cached) * self.pool.block_size
             request.num_hashed_blocks = len(cached)
             request.last_node = self.pool.node_of(cached[-1])
@@ -312,11 +323,12 @@ class Scheduler:
     def _note_first_admission(self, request: Request) -> None:
         request.num_cached_tokens = request.num_computed_tokens
         request.queue_seconds = max(0.0, self._clock() - request.arrival_time)
+        request.tenant.num_tokens += request.num_prompt_tokens - request.num_computed_tokens
         self._counters.new_prompt_tokens += request.num_prompt_tokens
         self._counters.new_prefix_cache_queries += request.num_prompt_tokens
         self._counters.new_prefix_cache_hits += request.num_cached_tokens
 
-    def _grow(self, request: Request, num_new: int, new_block_ids: list[int]) -> bool:
+    def _grow(self, request: Request, num_new: int, step: Step) -> bool:
         """Get the blocks for `num_new` more tokens, preempting requests behind this one if need be.
 
         Returns:
@@ -333,9 +345,13 @@ class Scheduler:
             self._preempt(victim)
             if victim is request:
                 return False
-        request.block_ids.extend(blocks)
-        new_block_ids.extend(blocks)
+        self._give_blocks(request, blocks, step)
         return True
+
+    def _give_blocks(self, request: Request, blocks: list[int], step: Step) -> None:
+        request.block_ids.extend(blocks)
+        request.num_slots += len(blocks) * self.pool.block_size
+        step.new_block_ids.extend(blocks)
 
     def _num_missing_blocks(self, request: Request, num_new: int) -> int:
         return self.pool.num_blocks_for(request.num_computed_tokens + num_new) - len(request.block_ids)
@@ -347,42 +363,7 @@ class Scheduler:
         request.status = RequestStatus.WAITING
         request.num_preemptions += 1
         self._counters.new_preemptions += 1
-        insort(self._waiting, request, key=_order)
-
-    def _append(self, request: Request, token: SampledToken) -> RequestOutput:
-        request.token_ids.append(token.token_id)
-        self._counters.new_generation_tokens += 1
-        reason = request.finish_reason_after(token.token_id, self._max_num_tokens)
-        if reason is not None:
-            self._finish(request)
-        return self._output(request, [token], reason)
-
-    def _output(
-        self,
-        request: Request,
-        tokens: list[SampledToken],
-        reason: FinishReason | None,
-        *,
-        error: str | None = None,
-        embedding: list[float] | None = None,
-    ) -> RequestOutput:
-        queue_seconds, request.queue_seconds = request.queue_seconds, None
-        return RequestOutput(
-            request_id=request.request_id,
-            token_ids=[token.token_id for token in tokens],
-            finish_reason=reason,
-            stop_token_id=tokens[-1].token_id if tokens and reason == "stop" else None,
-            num_cached_tokens=request.num_cached_tokens or 0,
-            queue_seconds=queue_seconds,
-            logprobs=[token.logprobs for token in tokens if token.logprobs is not None]
-            if request.sampling.logprobs is not None
-            else None,
-            prompt_logprobs=request.prompt_logprobs
-            if tokens and request.num_output_tokens == 1 and request.sampling.prompt_logprobs is not None
-            else None,
-            embedding=embedding,
-            error=error,
-        )
+        self._waiting.add(request)
 
     def _remember_blocks(self, request: Request, num_done: int) -> None:
         """Make the blocks that are full of computed tokens findable."""
@@ -397,7 +378,9 @@ class Scheduler:
         if request.status is RequestStatus.HELD:
             self._num_held -= 1
         else:
-            (self._running if request.status is RequestStatus.RUNNING else self._waiting).remove(request)
+            queue = self._running if request.status is RequestStatus.RUNNING else self._waiting
+            queue.remove(request)
+        self._waiting.leave(request.tenant)
         request.status = RequestStatus.FINISHED
         if request.num_steps_in_flight:
             self._finished_in_flight.append(request)

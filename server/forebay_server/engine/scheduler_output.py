@@ -1,14 +1,23 @@
-"""What one step will do, and what came of it: plain data between scheduler and model runner."""
+"""What one step will do, and what came of it: plain data between scheduler and model runner.
 
-from dataclasses import dataclass, field
+These are made or changed for every request in every step, so they are msgspec structs, which cost a tenth of frozen
+dataclasses, and long lists are shared with the request rather than copied.
+"""
+
+from dataclasses import dataclass
+
+import msgspec
 
 from forebay_server.messages import Pooling, TokenLogprobs
 from forebay_server.sampling_params import SamplingParams
 
 
-@dataclass(frozen=True, slots=True)
-class ScheduledRequest:
-    """The part of one request that a step computes."""
+class ScheduledRequest(msgspec.Struct, kw_only=True, eq=False):
+    """The part of one request that a step computes.
+
+    The runner only reads, and only until the step is committed: afterwards the scheduler uses a decoding request's
+    object again for its next token.
+    """
 
     request_id: str
     token_ids: list[int]
@@ -16,7 +25,7 @@ class ScheduledRequest:
     context_len: int
     """Tokens before them, computed in earlier steps."""
     block_ids: list[int]
-    """For context and new tokens."""
+    """For context and new tokens, perhaps for some more after them; the request's own list."""
     is_sampled: bool
     """Whether the last new token is the last known one, so that the next token is wanted."""
     sampling: SamplingParams
@@ -25,11 +34,11 @@ class ScheduledRequest:
     num_output_tokens: int
     """Generated before this step: the position of the token to sample."""
     num_prompt_tokens: int = 0
-    known_token_ids: list[int] = field(default_factory=list)
-    """Prompt and answer so far; left empty when nothing in `sampling` looks at them."""
+    known_token_ids: list[int] = []
+    """Prompt and answer so far, the request's own list; left empty when nothing in `sampling` looks at them."""
     first_scored_row: int = 0
     """The first new token whose logits score the prompt token after it."""
-    scored_token_ids: list[int] = field(default_factory=list)
+    scored_token_ids: list[int] = []
     """The prompt tokens to score: one for each row from there on; empty when no prompt_logprobs are asked for."""
     pooling: Pooling | None = None
     """How the hidden states become a vector; None: not at all."""
@@ -57,14 +66,13 @@ class SchedulerOutput:
         return sum(len(request.token_ids) for request in self.requests)
 
 
-@dataclass(frozen=True, slots=True)
-class SampledToken:
+class SampledToken(msgspec.Struct, frozen=True):
     """What the step found for one request."""
 
     token_id: int = -1
     """-1: none was wanted."""
     logprobs: TokenLogprobs | None = None
-    prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
+    prompt_logprobs: list[TokenLogprobs] = []
     """One for each of `scored_token_ids`."""
     pooled: list[float] | None = None
     """The sum of the pooled hidden states: [hidden_size]."""
