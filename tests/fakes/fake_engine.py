@@ -46,6 +46,8 @@ class _Running:
 
     def next_output(self) -> RequestOutput:
         sampling = self.request.sampling
+        if self.request.pooling is not None and ERROR_TOKEN_ID not in self.request.prompt_token_ids:
+            return _pooled(self.request)
         if ERROR_TOKEN_ID in self.request.prompt_token_ids:
             return RequestOutput(
                 request_id=self.request.request_id, token_ids=[], finish_reason="error", error="asked to fail"
@@ -71,6 +73,13 @@ class _Running:
             queue_seconds=0.001 if self.num_generated == 1 else None,
             logprobs=logprobs,
         )
+
+
+def _pooled(request: AddRequest) -> RequestOutput:
+    """The vector [number of tokens, last token, 3 or 4 by the kind of pooling]."""
+    ids = request.prompt_token_ids
+    vector = [float(len(ids)), float(ids[-1]), 3.0 if request.pooling == "last" else 4.0]
+    return RequestOutput(request_id=request.request_id, finish_reason="stop", queue_seconds=0.001, embedding=vector)
 
 
 class FakeEngine:

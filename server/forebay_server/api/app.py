@@ -15,6 +15,7 @@ from starlette.requests import Request
 from forebay_server.api.chat import chat_router
 from forebay_server.api.completions import completions_router
 from forebay_server.api.disconnect import ClientGoneError
+from forebay_server.api.embeddings import embeddings_router
 from forebay_server.api.health import health_router
 from forebay_server.api.middleware import Gatekeeper, error_headers
 from forebay_server.api.models import models_router
@@ -31,7 +32,14 @@ _logger = logging.getLogger(__name__)
 def build_app(service: Service) -> FastAPI:
     """The application of one server."""
     app = FastAPI(title="Forebay", redoc_url=None, docs_url="/docs", openapi_url="/openapi.json")
-    for router in (chat_router, completions_router, models_router, tokenize_router, health_router):
+    for router in (
+        chat_router,
+        completions_router,
+        embeddings_router,
+        models_router,
+        tokenize_router,
+        health_router,
+    ):
         app.include_router(router(service))
     app.add_middleware(Gatekeeper, service=service)
     app.add_exception_handler(ApiError, _api_error)

@@ -10,6 +10,7 @@ from fastapi.responses import Response
 from forebay_server.api.generation import ChoiceUpdate, GenerationRequest, Usage
 from forebay_server.api.logprobs import chat_logprobs
 from forebay_server.api.openai_types import ChatBody
+from forebay_server.api.prompts import Truncation
 from forebay_server.api.request_params import (
     check_text_length,
     check_token_ids,
@@ -69,12 +70,15 @@ def _prepare(body: ChatBody, model: ServedModel, arrival_time: float) -> Generat
     check_token_ids(prompt, model, "messages")
     if not prompt:
         raise InvalidRequestError("the prompt is empty", param="messages")
+    max_tokens = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
+    truncation = Truncation.of(body, model.context_tokens - (max_tokens or 1))
+    prompt = prompt if truncation is None else truncation.apply(prompt)
     asked_field = "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens"
     sampling = sampling_params(
         body,
         model,
         num_prompt_tokens=len(prompt),
-        max_tokens=body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens,
+        max_tokens=max_tokens,
         default_max_tokens=None,
         max_tokens_field=asked_field,
         prompt_field="messages",

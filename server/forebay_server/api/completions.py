@@ -10,9 +10,8 @@ from fastapi.responses import Response
 from forebay_server.api.generation import ChoiceUpdate, GenerationRequest, Usage
 from forebay_server.api.logprobs import completion_logprobs, prompt_logprobs
 from forebay_server.api.openai_types import CompletionBody
+from forebay_server.api.prompts import Prompt, Truncation, prompt_list, prompt_token_ids
 from forebay_server.api.request_params import (
-    check_text_length,
-    check_token_ids,
     refuse_what_is_missing,
     sampling_params,
     text_options,
@@ -36,7 +35,7 @@ def completions_router(service: Service) -> APIRouter:
         refuse_what_is_missing(body)
         _check_echo(body)
         model = service.require_model(body.model)
-        prompts = _prompts(body)
+        prompts = prompt_list(body.prompt)
         form = _CompletionFormat(model.text.tokenizer, body)
         return await answer(
             service,
@@ -58,24 +57,13 @@ def _check_echo(body: CompletionBody) -> None:
         raise InvalidRequestError("prompt_logprobs is not for stream: true", param="prompt_logprobs")
 
 
-def _prompts(body: CompletionBody) -> list[str | list[int]]:
-    """The prompts, each a text or token ids."""
-    if isinstance(body.prompt, str):
-        return [body.prompt]
-    token_ids: list[int] = []
-    prompts: list[str | list[int]] = []
-    for item in body.prompt:  # all of one kind, as the body's type says
-        if isinstance(item, int):
-            token_ids.append(item)
-        else:
-            prompts.append(item)
-    return prompts or [token_ids]
-
-
-def _prepare(
-    body: CompletionBody, prompts: list[str | list[int]], model: ServedModel, arrival_time: float
-) -> GenerationRequest:
-    token_ids = [_token_ids(prompt, body, model) for prompt in prompts]
+def _prepare(body: CompletionBody, prompts: list[Prompt], model: ServedModel, arrival_time: float) -> GenerationRequest:
+    truncation = Truncation.of(body, model.context_tokens - max(1, body.max_tokens or 1))
+    with_special = body.add_special_tokens is not False
+    token_ids = [
+        prompt_token_ids(prompt, model, add_special_tokens=with_special, truncation=truncation, param="prompt")
+        for prompt in prompts
+    ]
     sampling = [
         sampling_params(
             body,
@@ -113,16 +101,6 @@ def _prompt_logprobs(body: CompletionBody) -> int | None:
     """How many alternatives the engine is asked for at each prompt token: the most of what both fields want."""
     wanted = [body.prompt_logprobs, body.logprobs if body.echo else None]
     return max((number for number in wanted if number is not None), default=None)
-
-
-def _token_ids(prompt: str | list[int], body: CompletionBody, model: ServedModel) -> list[int]:
-    if isinstance(prompt, str):
-        check_text_length(len(prompt), model, "prompt")
-        prompt = model.text.tokenizer.encode(prompt, add_special_tokens=body.add_special_tokens is not False)
-    check_token_ids(prompt, model, "prompt")
-    if not prompt:
-        raise InvalidRequestError("the prompt is empty", param="prompt")
-    return prompt
 
 
 class _CompletionFormat:

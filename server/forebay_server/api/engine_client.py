@@ -38,19 +38,35 @@ class EngineClient:
     def __init__(self, request_address: str, output_address: str, state: SharedState) -> None:
         self._state = state
         self._context = zmq.asyncio.Context()
+        self._encoder = msgspec.msgpack.Encoder()
+        self._decoder = msgspec.msgpack.Decoder(ToApi)
+        self._queue_by_id: dict[str, OutputQueue] = {}
+        self._gone: ApiError | None = None
+        self._bind(request_address, output_address)
+
+    def _bind(self, request_address: str, output_address: str) -> None:
         self._requests = self._context.socket(zmq.PUSH)
         self._requests.set(zmq.SNDHWM, 0)
         self._requests.bind(request_address)
         self._outputs = self._context.socket(zmq.PULL)
         self._outputs.set(zmq.RCVHWM, 0)
         self._outputs.bind(output_address)
-        self._encoder = msgspec.msgpack.Encoder()
-        self._decoder = msgspec.msgpack.Decoder(ToApi)
-        self._queue_by_id: dict[str, OutputQueue] = {}
-        self._gone: ApiError | None = None
         loop = asyncio.get_running_loop()
         self.ready: asyncio.Future[EngineReady] = loop.create_future()
         self.failed: asyncio.Future[EngineFailed] = loop.create_future()
+
+    def rebind(self, request_address: str, output_address: str) -> None:
+        """Turn to another engine, after `fail_all`; what was sent to the old one and not read is dropped.
+
+        Until `reopen` whoever comes is still told what `fail_all` said. `receive_forever` has to be started anew.
+        """
+        self._requests.close(linger=0)
+        self._outputs.close(linger=0)
+        self._bind(request_address, output_address)
+
+    def reopen(self) -> None:
+        """Take requests again: the engine is ready."""
+        self._gone = None
 
     async def receive_forever(self) -> None:
         """Deliver what the engine sends; run it as a task."""
@@ -67,8 +83,12 @@ class EngineClient:
                     if not self.failed.done():
                         self.failed.set_result(message)
 
-    def submit(self, requests: Sequence[AddRequest]) -> OutputQueue:
+    def submit(self, requests: Sequence[AddRequest], queue: OutputQueue | None = None) -> OutputQueue:
         """Hand the choices of one request to the engine.
+
+        Args:
+            requests: the choices.
+            queue: where their outputs shall arrive; None: a new one.
 
         Returns:
             Where their outputs will arrive.
@@ -78,7 +98,7 @@ class EngineClient:
         """
         if self._gone is not None:
             raise self._gone
-        queue = OutputQueue()
+        queue = OutputQueue() if queue is None else queue
         for request in requests:
             self._queue_by_id[request.request_id] = queue
         self._publish_count()

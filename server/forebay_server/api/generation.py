@@ -1,22 +1,19 @@
 """From a checked request to a stream of text: all choices of all prompts, shared by chat and completions."""
 
-import asyncio
 import secrets
 import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 
-from forebay_server.api.engine_client import OutputQueue
+from forebay_server.api.outputs import first_output, next_output
 from forebay_server.api.service import Service
-from forebay_server.errors import ApiError, InternalError, UnavailableError
+from forebay_server.errors import ApiError
 from forebay_server.messages import AddRequest, FinishReason, RequestOutput, TokenLogprobs
 from forebay_server.metrics import RequestMetrics
 from forebay_server.sampling_params import SamplingParams
 from forebay_server.text.choice_text import ChoiceText, TextUpdate
 from forebay_server.text.prompt_text import PromptText
 from forebay_server.text.tokenizer import Tokenizer
-
-QUEUE_RETRY_SECONDS = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,14 +159,15 @@ class Generation:
         """
         try:
             queue = self._service.engine.submit(self._messages)
-            output = await self._first_output(queue)
+            limit_seconds = self._service.config.queue_timeout_seconds
+            output = await first_output(queue, self._request.arrival_time, limit_seconds)
             while True:
                 update = self._take(output)
                 if update is not None:
                     yield update
                 if not self._choice_by_id:
                     return
-                output = _checked(await queue.get())
+                output = await next_output(queue)
         except ApiError:
             self.close("error")
             raise
@@ -180,19 +178,6 @@ class Generation:
         for choice in self._choice_by_id.values():
             self._count_end(choice, finish_reason)
         self._choice_by_id.clear()
-
-    async def _first_output(self, queue: OutputQueue) -> RequestOutput:
-        limit = self._service.config.queue_timeout_seconds
-        remaining = limit - (time.monotonic() - self._request.arrival_time)
-        try:
-            async with asyncio.timeout(max(0.0, remaining)):
-                return _checked(await queue.get())
-        except TimeoutError:
-            raise UnavailableError(
-                f"no place for this request came free within {limit:g} s",
-                code="queue_timeout",
-                retry_after_seconds=QUEUE_RETRY_SECONDS,
-            ) from None
 
     def _take(self, output: RequestOutput) -> ChoiceUpdate | None:
         choice = self._choice_by_id.get(output.request_id)
@@ -260,11 +245,3 @@ class Generation:
             if choice.num_tokens:
                 prefill = choice.first_token_time - arrival - choice.queue_seconds
                 observe("request_prefill_time_seconds", max(0.0, prefill))
-
-
-def _checked(item: RequestOutput | ApiError) -> RequestOutput:
-    if isinstance(item, ApiError):
-        raise item
-    if item.finish_reason == "error":
-        raise InternalError(item.error or "the engine could not serve this request")
-    return item

@@ -16,18 +16,29 @@ TokenId = Annotated[int, Field(ge=0)]
 LogitBias = Annotated[float, Field(ge=-100, le=100)]
 
 
-class _Body(BaseModel):
+class Body(BaseModel):
+    """What all bodies have in common."""
+
     model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
 
 
-class StreamOptions(_Body):
+class StreamOptions(Body):
     """What a stream says besides its text."""
 
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = None
 
 
-class GenerationBody(_Body):
+class Truncated(Body):
+    """A body whose prompts may be cut."""
+
+    truncate_prompt_tokens: int | None = Field(
+        None, ge=-1, le=2**31, description="keep so many tokens of a prompt; -1: as many as there is room for"
+    )
+    truncation_side: Literal["left", "right"] | None = Field(None, description="which end is cut; left by default")
+
+
+class GenerationBody(Truncated):
     """What both kinds of generation share."""
 
     not_offered: ClassVar[dict[str, tuple[object, ...]]] = {
@@ -40,7 +51,6 @@ class GenerationBody(_Body):
         "priority": (None, 0),
         "response_format": (None, {"type": "text"}),
         "structured_outputs": (None,),
-        "truncate_prompt_tokens": (None,),
         "use_beam_search": (None, False),
     }
     """Fields that this version does not do, with the values that ask for nothing."""
@@ -73,6 +83,15 @@ class GenerationBody(_Body):
     cache_salt: Annotated[str, StringConstraints(min_length=1, max_length=1024)] | None = None
 
 
+Prompts = (
+    str
+    | Annotated[list[str], Field(min_length=1)]
+    | Annotated[list[TokenId], Field(min_length=1)]
+    | Annotated[list[Annotated[list[TokenId], Field(min_length=1)]], Field(min_length=1)]
+)
+"""One or several prompts, each a text or token ids; all of one kind."""
+
+
 class CompletionBody(GenerationBody):
     """`POST /v1/completions`."""
 
@@ -82,12 +101,7 @@ class CompletionBody(GenerationBody):
         "suffix": (None, ""),
     }
 
-    prompt: (
-        str
-        | Annotated[list[str], Field(min_length=1)]
-        | Annotated[list[TokenId], Field(min_length=1)]
-        | Annotated[list[Annotated[list[TokenId], Field(min_length=1)]], Field(min_length=1)]
-    )
+    prompt: Prompts
     max_tokens: int | None = Field(None, ge=0, description="0 only with echo: the prompt comes back alone")
     echo: bool | None = None
     logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
@@ -95,14 +109,14 @@ class CompletionBody(GenerationBody):
     add_special_tokens: bool | None = None
 
 
-class ContentPart(_Body):
+class ContentPart(Body):
     """A part of a message; only text is understood."""
 
     type: Literal["text"]
     text: str
 
 
-class Message(_Body):
+class Message(Body):
     """One message; further fields reach the chat template as they are."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
@@ -135,7 +149,7 @@ class ChatBody(GenerationBody):
     chat_template_kwargs: dict[str, object] | None = None
 
 
-class TokenizeBody(_Body):
+class TokenizeBody(Body):
     """`POST /tokenize`: exactly one of `prompt` and `messages`."""
 
     model: str | None = None
@@ -147,8 +161,25 @@ class TokenizeBody(_Body):
     return_token_strs: bool | None = None
 
 
-class DetokenizeBody(_Body):
+class DetokenizeBody(Body):
     """`POST /detokenize`."""
 
     model: str | None = None
     tokens: list[TokenId]
+
+
+class EmbeddingBody(Truncated):
+    """`POST /v1/embeddings`."""
+
+    not_offered: ClassVar[dict[str, tuple[object, ...]]] = {"messages": (None,), "priority": (None, 0)}
+
+    model: str | None = None
+    input: Prompts
+    encoding_format: Literal["float", "base64"] | None = None
+    dimensions: int | None = Field(None, ge=1, description="refused: the model was not trained for shorter vectors")
+    pooling: Literal["last", "mean"] | None = Field(
+        None, description="which final hidden states: the last token's (default) or the mean of all"
+    )
+    add_special_tokens: bool | None = None
+    user: str | None = None
+    cache_salt: Annotated[str, StringConstraints(min_length=1, max_length=1024)] | None = None

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 from forebay_server.api.generation import TextOptions
-from forebay_server.api.openai_types import GenerationBody, Message
+from forebay_server.api.openai_types import EmbeddingBody, GenerationBody, Message
 from forebay_server.api.service import ServedModel
 from forebay_server.errors import InvalidRequestError
 from forebay_server.sampling_params import SamplingParams
@@ -13,7 +13,7 @@ from forebay_server.sampling_params import SamplingParams
 _Value = TypeVar("_Value")
 
 
-def refuse_what_is_missing(body: GenerationBody) -> None:
+def refuse_what_is_missing(body: GenerationBody | EmbeddingBody) -> None:
     """Refuse fields that ask for something this version does not do.
 
     Raises:
@@ -27,7 +27,7 @@ def refuse_what_is_missing(body: GenerationBody) -> None:
             raise InvalidRequestError(
                 f"{name} is not offered by this server; leave it out", param=name, code="unsupported_parameter"
             )
-    if body.stream_options is not None and not body.stream:
+    if isinstance(body, GenerationBody) and body.stream_options is not None and not body.stream:
         raise InvalidRequestError("stream_options is only for stream: true", param="stream_options")
 
 

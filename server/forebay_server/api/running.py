@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -14,9 +13,7 @@ from forebay_server.api.disconnect import until_disconnect
 from forebay_server.api.generation import ChoiceUpdate, Generation, GenerationRequest, Usage
 from forebay_server.api.openai_types import GenerationBody
 from forebay_server.api.service import ServedModel, Service
-from forebay_server.api.sse import EventStreamResponse, event
-
-_encode = msgspec.json.Encoder().encode
+from forebay_server.api.sse import EventStreamResponse, encode_json, event
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +78,7 @@ async def answer(
         request.scope["forebay.generation"] = holder.generation
         content = form.whole(envelope, collected, holder.usage)
         holder.close()
-        return Response(_encode(content), media_type="application/json")
+        return Response(encode_json(content), media_type="application/json")
     except BaseException:
         holder.close()
         raise

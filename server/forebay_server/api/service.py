@@ -46,6 +46,8 @@ class Service:
     metrics: RequestMetrics = field(init=False)
     token_rate: TokenRate = field(init=False)
     model: ServedModel | None = None
+    is_restarting: bool = False
+    """Whether the engine ended and another one is being started."""
     created: int = field(default_factory=lambda: int(time.time()))
     """Unix seconds; the `created` of the model list."""
     _tokenizing: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(2, "tokenize"))
@@ -76,6 +78,8 @@ class Service:
             UnavailableError: it is still loading.
             NotFoundError: there is no model of that name.
         """
+        if self.is_restarting:
+            raise restarting_error()
         if self.model is None:
             raise UnavailableError(
                 "the model is still loading", code="model_loading", retry_after_seconds=LOADING_RETRY_SECONDS
@@ -95,3 +99,12 @@ class Service:
     def close(self) -> None:
         """End the threads; work that has not begun is dropped."""
         self._tokenizing.shutdown(wait=False, cancel_futures=True)
+
+
+def restarting_error() -> UnavailableError:
+    """What requests are told while another engine is started."""
+    return UnavailableError(
+        "the engine ended and is being started again",
+        code="engine_restarting",
+        retry_after_seconds=LOADING_RETRY_SECONDS,
+    )

@@ -12,12 +12,12 @@ from forebay_server.errors import ApiError, error_body
 
 DONE = b"data: [DONE]\n\n"
 
-_encode = msgspec.json.Encoder().encode
+encode_json = msgspec.json.Encoder().encode
 
 
 def event(content: Mapping[str, Any]) -> bytes:
     """One event; JSON has no line breaks, so one `data:` line is enough."""
-    return b"data: " + _encode(content) + b"\n\n"
+    return b"data: " + encode_json(content) + b"\n\n"
 
 
 class EventStreamResponse(Response):

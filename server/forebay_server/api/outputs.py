@@ -1,0 +1,47 @@
+"""Wait for what the engine sends for one request."""
+
+import asyncio
+import time
+
+from forebay_server.api.engine_client import OutputQueue
+from forebay_server.errors import InternalError, UnavailableError
+from forebay_server.messages import RequestOutput
+
+QUEUE_RETRY_SECONDS = 5
+
+
+async def next_output(queue: OutputQueue) -> RequestOutput:
+    """The next output.
+
+    Raises:
+        ApiError: the engine is gone, or could not serve this request.
+    """
+    item = await queue.get()
+    if not isinstance(item, RequestOutput):
+        raise item
+    if item.finish_reason == "error":
+        raise InternalError(item.error or "the engine could not serve this request")
+    return item
+
+
+async def first_output(queue: OutputQueue, arrival_time: float, limit_seconds: float) -> RequestOutput:
+    """The first output, within the queue timeout.
+
+    Args:
+        queue: of the request.
+        arrival_time: CLOCK_MONOTONIC seconds.
+        limit_seconds: from then on.
+
+    Raises:
+        UnavailableError: nothing came in time.
+        ApiError: as for `next_output`.
+    """
+    try:
+        async with asyncio.timeout(max(0.0, limit_seconds - (time.monotonic() - arrival_time))):
+            return await next_output(queue)
+    except TimeoutError:
+        raise UnavailableError(
+            f"no place for this request came free within {limit_seconds:g} s",
+            code="queue_timeout",
+            retry_after_seconds=QUEUE_RETRY_SECONDS,
+        ) from None
