@@ -64,28 +64,48 @@ class OpsChild:
 
 
 class EngineChild:
-    """The engine process and the private folder of its sockets.
+    """The engine process and the private folder of its sockets; both are new after `restart`.
 
     Args:
         config: of the server.
         state: shared with it.
         module: what to run; tests have a stand-in.
+        plan: the operator's plan.
     """
 
-    def __init__(self, config: ServerConfig, state: SharedState, module: str = ENGINE_MODULE) -> None:
+    def __init__(
+        self,
+        config: ServerConfig,
+        state: SharedState,
+        module: str = ENGINE_MODULE,
+        plan: dict[str, object] | None = None,
+    ) -> None:
+        self._config = config
+        self._state = state
+        self._module = module
+        self._plan = plan
+        self._start()
+
+    def _start(self) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="forebay-"))
         self.request_address = f"ipc://{self._folder}/requests"
         self.output_address = f"ipc://{self._folder}/outputs"
         launch = EngineLaunch(
-            config=config.engine,
+            config=self._config.engine,
             request_address=self.request_address,
             output_address=self.output_address,
-            state_fd=state.file_descriptor,
+            state_fd=self._state.file_descriptor,
             parent_pid=os.getpid(),
-            log_level=config.log_level,
+            log_level=self._config.log_level,
+            plan=self._plan,
         )
-        self._process = start_child(module, launch, (state.file_descriptor,))
-        state.put("engine_pid", self._process.pid)
+        self._process = start_child(self._module, launch, (self._state.file_descriptor,))
+        self._state.put("engine_pid", self._process.pid)
+
+    def restart(self) -> None:
+        """End it if it still runs, and start another one with sockets of its own."""
+        self.kill()
+        self._start()
 
     def exit_code(self) -> int | None:
         """None while it runs; negative: the number of the signal that killed it."""

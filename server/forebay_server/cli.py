@@ -15,6 +15,7 @@ from forebay_server.children import ENGINE_MODULE, EngineChild, OpsChild
 from forebay_server.config import ServerConfig
 from forebay_server.errors import ExitCode, StartupError
 from forebay_server.ops.shared_state import SharedState
+from forebay_server.planned_memory import PlannedMemory
 from forebay_server.termination import report_failure
 
 _LISTEN_BACKLOG = 2048
@@ -51,22 +52,37 @@ def serve(config: ServerConfig, engine_module: str = ENGINE_MODULE) -> int:
         ops_listener = cleanup.enter_context(_bind("--ops-port", config.host, config.ops_port))
         listener = cleanup.enter_context(_bind("--port", config.host, config.port))
         state = SharedState.create()
+        _publish_plan(plan, state)
         ops = OpsChild(config, state, ops_listener, plan)
         cleanup.callback(ops.kill)
         _logger.info(
             "API on %s, probes and metrics on %s; loading %s",
             *(_address(listener), _address(ops_listener), config.engine.model),
         )
-        return _serve_model(config, engine_module, state, listener, ops)
+        return _serve_model(config, engine_module, state, listener, ops, plan)
+
+
+def _publish_plan(plan: dict[str, object] | None, state: SharedState) -> None:
+    planned = PlannedMemory.of(plan)
+    if planned is not None:
+        state.put("planned_total_bytes", planned.total)
+        state.put("planned_weight_bytes", planned.weights)
+        state.put("planned_kv_cache_bytes", planned.kv_cache)
+        state.put("planned_activation_bytes", planned.step)
 
 
 def _serve_model(
-    config: ServerConfig, engine_module: str, state: SharedState, listener: socket.socket, ops: OpsChild
+    config: ServerConfig,
+    engine_module: str,
+    state: SharedState,
+    listener: socket.socket,
+    ops: OpsChild,
+    plan: dict[str, object] | None,
 ) -> int:
     from forebay_server.text.model_text import locate_model  # after the ops port answers: it takes a moment to import
 
     model_path = locate_model(config.engine.model)
-    engine = EngineChild(config, state, engine_module)
+    engine = EngineChild(config, state, engine_module, plan)
     try:
         from forebay_server.supervisor import Parts, Supervisor
 

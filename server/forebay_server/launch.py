@@ -32,6 +32,8 @@ class EngineLaunch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Inherited descriptor of the `SharedState`."""
     parent_pid: int
     log_level: str = "info"
+    plan: dict[str, object] | None = None
+    """The operator's plan: how much memory may be used."""
 
 
 class OpsLaunch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -139,13 +139,31 @@ def _gauges(now: StateSnapshot, model_name: str) -> Iterator[Metric]:
         ("num_requests_waiting", "num_requests_waiting", "Requests that wait for a place.", num_waiting(now)),
         ("kv_cache_usage_ratio", "kv_cache_usage_perc", "Share of KV blocks in use, 0 to 1.", usage),
         ("kv_cache_capacity_tokens", None, "Tokens that the KV cache has room for.", now.kv_cache_tokens),
-        ("weight_bytes", None, "Memory of the weights, as measured.", now.weight_bytes),
     ):
         yield _gauge(f"forebay_{name}", help_text, ours, value)
         if alias is not None:
             yield _gauge(f"vllm:{alias}", help_text, theirs, value)
+    yield from _memory_gauges(now, ours)
     blocks = {"block_size": str(int(now.block_size)), "num_gpu_blocks": str(int(now.num_blocks))}
     yield _gauge("vllm:cache_config_info", "Shape of the KV cache.", {**theirs, **blocks}, 1.0)
+
+
+def _memory_gauges(now: StateSnapshot, labels: dict[str, str]) -> Iterator[Metric]:
+    """What was measured at the start, and what the operator's plan says; only what is known."""
+    cache = now.kv_cache_tokens * now.kv_bytes_per_token
+    for name, help_text, value in (
+        ("memory_weights_bytes", "Weights, as loaded.", now.weight_bytes),
+        ("memory_kv_cache_bytes", "KV cache, as allocated.", cache),
+        ("memory_activation_peak_bytes", "The most that the largest step took.", now.activation_peak_bytes),
+        ("memory_free_bytes", "Free before anything was loaded.", now.free_bytes),
+        ("plan_total_bytes", "Memory that the plan may use.", now.planned_total_bytes),
+        ("plan_weights_bytes", "Weights, as planned.", now.planned_weight_bytes),
+        ("plan_kv_cache_bytes", "KV cache, as planned.", now.planned_kv_cache_bytes),
+        ("plan_activation_bytes", "Activations and logits of the largest step, as planned.",
+         now.planned_activation_bytes),
+    ):  # fmt: skip
+        if value:
+            yield _gauge(f"forebay_{name}", help_text, labels, value)
 
 
 def num_waiting(now: StateSnapshot) -> float:
@@ -160,6 +178,7 @@ def _counters(now: StateSnapshot, slots: Sequence[float], prefix: str, labels: d
         ("prefix_cache_queries", "Prompt tokens looked up in the prefix cache.", now.prefix_cache_queries),
         ("prefix_cache_hits", "Prompt tokens found in the prefix cache.", now.prefix_cache_hits),
         ("num_preemptions", "Requests that lost their blocks and start over.", now.num_preemptions),
+        ("engine_restarts", "Engines started because the one before ended or hung.", now.num_engine_restarts),
     ):
         family = CounterMetricFamily(prefix + name, help_text, labels=list(labels))
         family.add_metric(list(labels.values()), value)

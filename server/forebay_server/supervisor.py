@@ -9,20 +9,21 @@ import time
 from collections.abc import Coroutine, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import uvicorn
 
 from forebay_server.api.app import build_app
 from forebay_server.api.engine_client import EngineClient
-from forebay_server.api.service import ServedModel, Service
+from forebay_server.api.service import LOADING_RETRY_SECONDS, ServedModel, Service
 from forebay_server.children import EngineChild, OpsChild, engine_failure
 from forebay_server.config import ServerConfig
 from forebay_server.errors import ExitCode, StartupError, UnavailableError
 from forebay_server.messages import EngineReady
 from forebay_server.ops.probes import liveness
-from forebay_server.ops.shared_state import SharedState
-from forebay_server.text.model_text import load_model_text
+from forebay_server.ops.shared_state import Phase, SharedState
+from forebay_server.restarts import RestartPolicy
+from forebay_server.text.model_text import ModelText, load_model_text
 
 _MONITOR_SECONDS = 0.1
 _FLUSH_SECONDS = 2.0
@@ -85,6 +86,12 @@ class Supervisor:
         )
         self._end: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._engine_tasks: list[asyncio.Task[Any]] = []
+        """What waits for the present engine's messages."""
+        self._restarting: asyncio.Task[Any] | None = None
+        self._text: ModelText | None = None
+        self._has_served = False
+        self._restarts = RestartPolicy(parts.config.max_engine_restarts)
         self._watch_from = 0.0
 
     async def run(self) -> int:
@@ -100,8 +107,8 @@ class Supervisor:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_signal, number)
         serving = asyncio.create_task(self._server.serve(sockets=[self._parts.listener]))
-        for work in (self._client.receive_forever(), self._load(), self._monitor()):
-            self._start(work)
+        self._listen_to_engine()
+        self._start(self._monitor())
         try:
             return await self._end
         finally:
@@ -113,23 +120,32 @@ class Supervisor:
             self._service.close()
             self._client.close()
 
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+    def _listen_to_engine(self) -> None:
+        self._engine_tasks = [self._start(self._client.receive_forever()), self._start(self._load())]
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[Any]:
         """Run a task whose failure ends the server."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._on_task_end)
+        return task
 
     def _on_task_end(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None and not self._end.done():
             self._end.set_exception(error)
 
     async def _load(self) -> None:
         """Read tokenizer and template while the engine loads, then open the doors."""
-        text = await self._service.in_thread(lambda: load_model_text(self._parts.model_path))
+        if self._text is None:
+            self._text = await self._service.in_thread(lambda: load_model_text(self._parts.model_path))
         ready = await self._client.ready
         self._publish(ready)
-        self._service.model = ServedModel(text, ready)
+        self._client.reopen()
+        self._service.model = ServedModel(self._text, ready)
+        self._service.is_restarting = False
         self._state.put("is_ready", 1)
+        self._has_served = True
         seconds = time.monotonic() - self._state.get("api_started")
         _logger.info(
             "ready after %.1f s: model %s, context %d tokens, KV cache %d tokens",
@@ -139,10 +155,12 @@ class Supervisor:
     def _publish(self, ready: EngineReady) -> None:
         for name in ("weight_bytes", "kv_cache_tokens", "kv_bytes_per_token", "max_model_len", "block_size"):
             self._state.put(name, getattr(ready, name))
+        self._state.put("activation_peak_bytes", ready.activation_peak_bytes or 0)
+        self._state.put("free_bytes", ready.free_bytes or 0)
         self._state.put("num_blocks", ready.num_blocks)
 
     async def _monitor(self) -> None:
-        """Say that the API lives; end the server when its engine has ended or hangs."""
+        """Say that the API lives; see to an engine that has ended or hangs."""
         last_beat = time.monotonic()
         next_sample = 0.0
         while True:
@@ -152,12 +170,14 @@ class Supervisor:
                 self._watch_from = now + self._config.hang_timeout_seconds
             last_beat = now
             self._parts.ops.ensure_running()
-            if self._client.failed.done() or self._parts.engine.exit_code() is not None:
+            is_restarting = self._restarting is not None and not self._restarting.done()
+            has_ended = self._client.failed.done() or self._parts.engine.exit_code() is not None
+            if has_ended and not is_restarting:
                 await self._on_engine_end()
-            if now >= self._watch_from:
+            elif now >= self._watch_from and not is_restarting:
                 verdict = liveness(self._state.snapshot(), now, self._service.limits)
                 if not verdict.ok:
-                    await self._fail(StartupError(ExitCode.ENGINE_HUNG, verdict.reason, verdict.message))
+                    await self._on_trouble(StartupError(ExitCode.ENGINE_HUNG, verdict.reason, verdict.message))
             if now >= next_sample:
                 self._service.token_rate.sample()
                 next_sample = now + 1.0
@@ -171,13 +191,48 @@ class Supervisor:
         deadline = time.monotonic() + _ENGINE_END_SECONDS
         while self._parts.engine.exit_code() is None and time.monotonic() < deadline:
             await asyncio.sleep(_MONITOR_SECONDS)
-        await self._fail(engine_failure(self._parts.engine.exit_code(), failed))
+        await self._on_trouble(engine_failure(self._parts.engine.exit_code(), failed))
 
-    async def _fail(self, error: StartupError) -> None:
-        """Every waiting client gets an error; then the server ends with this one."""
+    async def _on_trouble(self, error: StartupError) -> None:
+        """The engine is lost: start another one if this one had served and has not ended too often, else end.
+
+        Raises:
+            StartupError: it is not started again.
+        """
+        delay = self._restarts.delay_after_end(time.monotonic()) if self._has_served else None
+        if delay is None or self._state.get("is_draining"):
+            await self._fail(error)
+        _logger.error("%s: %s; starting the engine again in %g s", error.reason, error.message, delay)
+        self._close_doors(error)
+        self._service.is_restarting = True
+        for task in self._engine_tasks:
+            task.cancel()
+        for field in ("num_running", "num_waiting", "kv_used_blocks", "bytes_done"):
+            self._state.put(field, 0)  # the engine's numbers, but the engine is no more
+        self._state.set_phase(Phase.LOADING)
+        self._state.add("num_engine_restarts", 1)
+        self._parts.engine.kill()
+        self._restarting = self._start(self._restart_engine(delay))
+
+    async def _restart_engine(self, delay_seconds: float) -> None:
+        await asyncio.sleep(delay_seconds)
+        self._parts.engine.restart()
+        self._client.rebind(self._parts.engine.request_address, self._parts.engine.output_address)
+        self._listen_to_engine()
+
+    def _close_doors(self, error: StartupError) -> None:
+        """Take no more requests, and tell every waiting client."""
         self._state.put("is_ready", 0)
         self._service.model = None
-        self._client.fail_all(UnavailableError(f"the engine has ended: {error.message}", code="engine_lost"))
+        self._client.fail_all(
+            UnavailableError(
+                f"the engine has ended: {error.message}", code="engine_lost", retry_after_seconds=LOADING_RETRY_SECONDS
+            )
+        )
+
+    async def _fail(self, error: StartupError) -> NoReturn:
+        """Every waiting client gets an error; then the server ends with this one."""
+        self._close_doors(error)
         await self._until_idle(_FLUSH_SECONDS)
         raise error
 

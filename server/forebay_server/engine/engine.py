@@ -12,6 +12,7 @@ from forebay_server.engine.block_pool import BlockPool
 from forebay_server.engine.device import (
     available_bytes,
     bad_configuration,
+    quantization_options,
     resolve_device,
     resolve_dtype,
     resolve_kv_dtype,
@@ -19,14 +20,16 @@ from forebay_server.engine.device import (
 from forebay_server.engine.kv_cache import KVCacheLayout, allocate_kv_cache, plan_kv_cache
 from forebay_server.engine.limits import SchedulerLimits
 from forebay_server.engine.model_runner import ModelRunner, Runner
+from forebay_server.engine.plan_check import room, with_plan
 from forebay_server.engine.scheduler import Scheduler
 from forebay_server.engine.scheduler_output import SampledToken, SchedulerOutput
 from forebay_server.errors import ExitCode, StartupError
 from forebay_server.messages import AddRequest, EngineReady, RequestOutput
 from forebay_server.models.model_config import ModelConfig
+from forebay_server.planned_memory import PlannedMemory
 from forebay_server.sampling_params import SamplingParams
 from forebay_server.weights.checkpoint import open_checkpoint
-from forebay_server.weights.loader import ProgressCallback, load_model, weight_bytes
+from forebay_server.weights.loader import Conversion, ProgressCallback, load_model, weight_bytes
 
 logger = logging.getLogger(__name__)
 
@@ -43,9 +46,13 @@ class EngineFacts:
     weight_bytes: int
     dtype: torch.dtype
     device: torch.device
+    free_bytes: int
+    """Of the device before anything was loaded."""
+    conversions: tuple[Conversion, ...] = ()
+    """What became of quantized weights, and of weights that were quantized, with the error."""
 
-    def ready_message(self) -> EngineReady:
-        """The facts as the API process wants them."""
+    def ready_message(self, activation_peak_bytes: int | None = None) -> EngineReady:
+        """The facts as the API process wants them, with the peak of the largest step where it was measured."""
         return EngineReady(
             max_model_len=self.max_model_len,
             vocab_size=self.model_config.vocab_size,
@@ -54,6 +61,8 @@ class EngineFacts:
             kv_cache_tokens=self.layout.num_tokens,
             kv_bytes_per_token=self.layout.bytes_per_token,
             weight_bytes=self.weight_bytes,
+            activation_peak_bytes=activation_peak_bytes,
+            free_bytes=self.free_bytes,
             dtype=str(self.dtype).removeprefix("torch."),
             device=str(self.device),
         )
@@ -108,13 +117,18 @@ class Engine:
 
 
 def load_engine(
-    config: EngineConfig, progress: ProgressCallback = lambda *_: None, *, debug: bool = False
+    config: EngineConfig,
+    progress: ProgressCallback = lambda *_: None,
+    *,
+    planned: PlannedMemory | None = None,
+    debug: bool = False,
 ) -> tuple[Engine, EngineFacts]:
     """Check everything, load the weights, allocate the cache.
 
     Args:
         config: of the engine.
         progress: called with (bytes done, bytes in total) while weights are read.
+        planned: bounds the memory that may be used; None: all that is free.
         debug: let the scheduler check its books after every change.
 
     Raises:
@@ -123,11 +137,18 @@ def load_engine(
     _check_supported(config)
     device = resolve_device(config.device)
     checkpoint = open_checkpoint(Path(config.model))
+    options = quantization_options(config, device)
     dtype = resolve_dtype(config, checkpoint.config)
     kv_dtype = resolve_kv_dtype(config, dtype)
     max_model_len = _max_model_len(config, checkpoint.config)
-    model = load_model(checkpoint, dtype, device, available_bytes(device), progress)
-    layout = plan_kv_cache(config, checkpoint.config, max_model_len, kv_dtype, available_bytes(device))
+    free_bytes = available_bytes(device)
+    try:
+        loaded = load_model(checkpoint, dtype, device, room(planned, free_bytes), progress, options)
+        model = loaded.model
+        free_beside = room(planned, available_bytes(device), weight_bytes(model))
+        layout = plan_kv_cache(config, checkpoint.config, max_model_len, kv_dtype, free_beside)
+    except StartupError as error:
+        raise with_plan(error, planned) from error
     kv_cache = allocate_kv_cache(layout, checkpoint.config, device)
     limits = SchedulerLimits(
         max_num_seqs=config.max_num_seqs,
@@ -138,7 +159,17 @@ def load_engine(
     )
     scheduler = Scheduler(limits, BlockPool(layout.num_blocks, layout.block_size), debug=debug)
     engine = Engine(scheduler, ModelRunner(model, kv_cache, max_model_len))
-    return engine, EngineFacts(checkpoint.config, max_model_len, layout, weight_bytes(model), dtype, device)
+    facts = EngineFacts(
+        checkpoint.config,
+        max_model_len,
+        layout,
+        weight_bytes(model),
+        dtype,
+        device,
+        free_bytes,
+        tuple(loaded.conversions),
+    )
+    return engine, facts
 
 
 def warm_up(engine: Engine, facts: EngineFacts) -> None:
@@ -165,8 +196,6 @@ def _check_supported(config: EngineConfig) -> None:
     """Refuse flags that this version cannot honour, rather than ignore them."""
     if config.tensor_parallel_size != 1 or config.pipeline_parallel_size != 1:
         raise bad_configuration("this engine runs on one device so far", "use --tensor-parallel-size 1")
-    if config.quantization != "none":
-        raise bad_configuration(f"--quantization {config.quantization} is not supported yet", "use none")
     for flag, value in (
         ("--max-num-seqs", config.max_num_seqs),
         ("--max-num-batched-tokens", config.max_num_batched_tokens),

@@ -9,7 +9,9 @@ import msgspec
 import zmq
 
 from forebay_server.engine.device import set_threads
-from forebay_server.engine.engine import Engine, load_engine, warm_up
+from forebay_server.engine.engine import Engine, EngineFacts, load_engine, warm_up
+from forebay_server.engine.memory_meter import measure_step
+from forebay_server.engine.plan_check import check_step
 from forebay_server.errors import ExitCode, ForebayError, StartupError
 from forebay_server.launch import EngineLaunch
 from forebay_server.messages import (
@@ -24,11 +26,14 @@ from forebay_server.messages import (
     ToEngine,
 )
 from forebay_server.ops.shared_state import Phase, SharedState
+from forebay_server.planned_memory import PlannedMemory
 
 logger = logging.getLogger(__name__)
 
 PARENT_CHECK_MS = 1000
 """An idle engine wakes this often to see whether its parent is still there."""
+HELD_CHECK_MS = 2
+"""When every request is held, the engine looks this often whether one can go."""
 SEND_LINGER_MS = 5000
 """The last message (EngineFailed) is waited for so long at the end."""
 
@@ -105,19 +110,23 @@ def run_engine(launch: EngineLaunch) -> int:
 def _serve(launch: EngineLaunch, mailbox: Mailbox, state: SharedState) -> None:
     num_threads = set_threads()
     state.set_phase(Phase.LOADING)
-    engine, facts = load_engine(launch.config, state.set_progress)
+    planned = PlannedMemory.of(launch.plan)
+    engine, facts = load_engine(launch.config, state.set_progress, planned=planned)
     state.set_phase(Phase.WARMING)
     warm_up(engine, facts)
+    peak_bytes = None if planned is None else _check_plan(engine, facts, planned)
     gc.collect()
     gc.freeze()  # what is loaded now stays; collections need not look at it again
     logger.info("ready: %s, %d KV tokens, %d threads", facts.dtype, facts.layout.num_tokens, num_threads)
     _record(engine, state)
     state.set_phase(Phase.SERVING)
-    mailbox.send(facts.ready_message())
+    mailbox.send(facts.ready_message(peak_bytes))
     cache_reset_asked = state.get("cache_reset_asked")
     while os.getppid() == launch.parent_pid:
         if not engine.has_work:
             mailbox.wait(PARENT_CHECK_MS)
+        elif engine.scheduler.is_only_holding:
+            mailbox.wait(HELD_CHECK_MS)
         if state.get("cache_reset_asked") != cache_reset_asked:
             cache_reset_asked = state.get("cache_reset_asked")
             engine.scheduler.reset_prefix_cache()
@@ -132,6 +141,25 @@ def _serve(launch: EngineLaunch, mailbox: Mailbox, state: SharedState) -> None:
             _record(engine, state)
             if outputs:
                 mailbox.send(StepOutputs(outputs))
+
+
+def _check_plan(engine: Engine, facts: EngineFacts, planned: PlannedMemory) -> int:
+    """Measure the largest step; returns its peak.
+
+    Raises:
+        StartupError: 14 when cache and step do not fit together.
+    """
+    step = measure_step(engine, facts)
+    logger.info("a step of %d tokens takes %d bytes, %d were planned", step.num_tokens, step.peak_bytes, planned.step)
+    check_step(
+        planned,
+        facts.layout,
+        peak_bytes=step.peak_bytes,
+        num_tokens=step.num_tokens,
+        weight_bytes=facts.weight_bytes,
+        free_bytes=step.free_bytes,
+    )
+    return step.peak_bytes
 
 
 def _handle(engine: Engine, message: AddRequest | AbortRequests | ResetPrefixCache) -> RequestOutput | None:

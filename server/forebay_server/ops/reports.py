@@ -62,11 +62,16 @@ def startup_report(now: StateSnapshot, monotonic_time: float, plan: dict[str, ob
     if plan is not None:
         report["planned"] = plan
     if now.num_blocks:
-        report["measured"] = {
+        measured = {
             "weightBytes": int(now.weight_bytes),
             "kvCacheTokens": int(now.kv_cache_tokens),
             "kvBytesPerToken": int(now.kv_bytes_per_token),
+            "kvCacheBytes": int(now.kv_cache_tokens * now.kv_bytes_per_token),
+            "freeBytes": int(now.free_bytes),
             "maxModelLen": int(now.max_model_len),
             "blockSize": int(now.block_size),
         }
+        if now.activation_peak_bytes:
+            measured["activationPeakBytes"] = int(now.activation_peak_bytes)
+        report["measured"] = measured
     return report

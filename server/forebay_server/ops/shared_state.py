@@ -63,6 +63,8 @@ class StateSnapshot:
     is_ready: float = 0
     """1 from EngineReady until the engine is gone."""
     is_draining: float = 0
+    num_engine_restarts: float = 0
+    """Engines started because the one before ended or hung."""
     num_in_flight: float = 0
     """Choices admitted and not finished, tokenizing included."""
     num_in_engine: float = 0
@@ -76,6 +78,15 @@ class StateSnapshot:
     max_model_len: float = 0
     block_size: float = 0
     num_blocks: float = 0
+    activation_peak_bytes: float = 0
+    """Of the largest step; 0: not measured."""
+    free_bytes: float = 0
+    """Of the device before anything was loaded."""
+    planned_total_bytes: float = 0
+    """The operator's plan, as are the next ones; 0: there is none."""
+    planned_weight_bytes: float = 0
+    planned_kv_cache_bytes: float = 0
+    planned_activation_bytes: float = 0
     # written by the ops process
     cache_reset_asked: float = 0
     """When somebody last asked that the prefix cache be forgotten."""
