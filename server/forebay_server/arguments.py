@@ -206,3 +206,10 @@ def _parser() -> argparse.ArgumentParser:
     contract = parser.add_argument_group("operator")
     add(contract, "--plan-file", "JSON with the operator's plan; /startupz shows it beside what was measured")
     return parser
+    add(
+        api,
+        "--max-engine-restarts",
+        "an engine that ends while serving is started again so often in 10 minutes",
+        type=_whole(0),
+    )
+

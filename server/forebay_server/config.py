@@ -60,11 +60,13 @@ class ServerConfig:
     plan_file: str | None = None
     """JSON with the operator's plan, to compare with what was measured."""
     hang_timeout_seconds: float = 60.0
-    """Work is pending and no step ends for so long: the engine hangs, and the server ends."""
+    """Work is pending and no step ends for so long: the engine hangs."""
     load_stall_timeout_seconds: float = 300.0
     """While loading no byte arrives for so long: `/livez` fails."""
     compile_timeout_seconds: float = 1800.0
     """Compiling may take so long before `/livez` fails."""
+    max_engine_restarts: int = 3
+    """An engine that ends or hangs while serving is started again so often within ten minutes; then the server ends."""
     max_request_bytes: int = 8 * 1024 * 1024
     """Longer request bodies get 413."""
     log_level: LogLevel = "info"

@@ -54,7 +54,7 @@ class ServerProcess:
         environment: Mapping[str, str] | None = None,
         wait_seconds: float = 60,
     ) -> None:
-        self.model = Path(arguments[arguments.index("--model") + 1])
+        self.model = Path(arguments[arguments.index("--model") + 1]) if "--model" in arguments else folder
         self._log_path = folder / f"server-{time.monotonic_ns()}.log"
         self._termination_path = folder / f"termination-{time.monotonic_ns()}"
         python_path = [str(ROOT / name) for name in ("", "server", "kernels")]

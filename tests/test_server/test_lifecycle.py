@@ -1,46 +1,19 @@
 """How a server starts and ends: ports, progress, drain, exit codes, the termination message. With the fake engine."""
 
-import contextlib
-import http.client
 import json
 import os
 import signal
 import socket
-import threading
 import time
 from pathlib import Path
 
 import pytest
 
-from tests.fakes.server_process import FAKE, Reply, ServerProcess, wait_for
+from tests.fakes.background import COMPLETIONS, Background
+from tests.fakes.server_process import FAKE, ServerProcess, wait_for
 from tests.test_server.conftest import StartServer
 
-COMPLETIONS = "/v1/completions"
 SLOW = {"fake_step_seconds": "0.05"}
-
-
-class Background:
-    """A request that runs while the test goes on."""
-
-    def __init__(self, server: ServerProcess, num_tokens: int, *, stream: bool = False) -> None:
-        self.reply: Reply | None = None
-        body = {"prompt": "abc", "ignore_eos": True, "max_tokens": num_tokens, "stream": stream}
-
-        def work() -> None:
-            with contextlib.suppress(http.client.HTTPException):  # the connection was cut
-                self.reply = server.api(COMPLETIONS, body)
-
-        self._thread = threading.Thread(target=work)
-        self._thread.start()
-        wait_for(lambda: server.load()["running"] > 0, 10, "the request runs")
-
-    def result(self) -> Reply:
-        self.join()
-        assert self.reply is not None
-        return self.reply
-
-    def join(self) -> None:
-        self._thread.join(30)
 
 
 def test_ports_answer_while_loading(start_server: StartServer) -> None:
@@ -120,34 +93,6 @@ def test_a_second_signal_stops_at_once(start_server: StartServer) -> None:
     assert server.wait(5) == 130
     running.join()
     assert running.reply is None, "it was cut off"
-
-
-@pytest.mark.parametrize("stream", [False, True])
-def test_a_killed_engine_ends_the_server_and_its_requests(start_server: StartServer, stream: bool) -> None:
-    """sglang #39863: pending requests get an error, not silence."""
-    server = start_server(**SLOW)
-    running = Background(server, 400, stream=stream)
-    os.kill(server.engine_pid(), signal.SIGKILL)
-    assert server.wait(10) == 15
-    reply = running.result()
-    if stream:
-        assert b'"code":"engine_lost"' in reply.body
-        assert reply.body.endswith(b"data: [DONE]\n\n")
-    else:
-        assert reply.status == 503
-        assert reply.json["error"]["code"] == "engine_lost"
-    assert server.termination["reason"] == "EngineLost"
-    assert "SIGKILL" in server.termination["message"]
-    assert "Traceback" not in server.log
-
-
-def test_a_hung_engine_is_noticed(start_server: StartServer) -> None:
-    server = start_server("--hang-timeout", "1", **SLOW)
-    running = Background(server, 400)
-    os.kill(server.engine_pid(), signal.SIGSTOP)
-    assert server.wait(10) == 17
-    assert running.result().json["error"]["code"] == "engine_lost"
-    assert server.termination["reason"] == "EngineHung"
 
 
 def test_a_hung_api_process_fails_the_liveness_probe(start_server: StartServer) -> None:
