@@ -1,5 +1,6 @@
 """What holds operator and server together: each rendered flag is parsed, each answer that is read is given."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -8,12 +9,14 @@ import pytest
 from forebay_operator.api.inference_service import PLANNED_FLAGS
 from forebay_operator.failures import EXIT_REASONS
 from forebay_operator.flags import API_PORT, OPS_PORT
+from forebay_operator.names import PLAN_ANNOTATION
 from forebay_operator.scrape import scraped
 from forebay_operator.scraped import Measured
 from forebay_server.arguments import parse_args
 from forebay_server.errors import ExitCode
 from forebay_server.ops.reports import load_report, startup_report
 from forebay_server.ops.shared_state import StateSnapshot
+from forebay_server.planned_memory import PlannedMemory
 from tests.test_operator.world import World
 
 CASES: list[dict[str, Any]] = [
@@ -76,6 +79,33 @@ def test_the_operator_reads_progress_and_load_as_the_server_writes_them() -> Non
 
 
 def test_the_operator_reads_what_was_measured_as_the_server_writes_it() -> None:
-    now = StateSnapshot(num_blocks=8, weight_bytes=1000, kv_cache_tokens=128, kv_bytes_per_token=64)
+    now = StateSnapshot(
+        num_blocks=8,
+        weight_bytes=1000,
+        kv_cache_tokens=128,
+        kv_bytes_per_token=64,
+        activation_peak_bytes=512,
+        free_bytes=9000,
+    )
     told = scraped(startup_report(now, 1.0, {"kvCacheTokens": 128}), {}).measured
-    assert told == Measured(weight_bytes=1000, kv_cache_tokens=128, kv_bytes_per_token=64)
+    assert told == Measured(
+        weight_bytes=1000, kv_cache_tokens=128, kv_bytes_per_token=64, activation_peak_bytes=512, free_bytes=9000
+    )
+
+
+def test_the_engine_reads_the_plan_as_the_operator_writes_it() -> None:
+    world = World()
+    world.know_the_model()
+    template = world.objects["Deployment", "small"]["spec"]["template"]
+    plan = json.loads(template["metadata"]["annotations"][PLAN_ANNOTATION])
+    assert plan == world.service["status"]["plan"]
+    memory = plan["memory"]
+    told = PlannedMemory.of(plan)
+    assert told is not None
+    assert (told.total, told.weights, told.kv_cache) == (
+        memory["totalBytes"],
+        memory["weightsBytes"],
+        memory["kvCacheBytes"],
+    )
+    used = told.weights + told.kv_cache + told.step + told.reserved
+    assert used + memory["marginBytes"] + plan["headroomBytes"] == told.total

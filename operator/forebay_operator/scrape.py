@@ -111,6 +111,8 @@ def _measured(report: object) -> Measured | None:
         weight_bytes=_count(report.get("weightBytes")),
         kv_cache_tokens=_count(report.get("kvCacheTokens")),
         kv_bytes_per_token=_count(report.get("kvBytesPerToken")),
+        activation_peak_bytes=_count(report.get("activationPeakBytes")),
+        free_bytes=_count(report.get("freeBytes")),
     )
     return None if told == Measured() else told
 

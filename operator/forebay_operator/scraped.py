@@ -10,6 +10,10 @@ class Measured:
     weight_bytes: int | None = None
     kv_cache_tokens: int | None = None
     kv_bytes_per_token: int | None = None
+    activation_peak_bytes: int | None = None
+    """The most that the largest step took, logits included."""
+    free_bytes: int | None = None
+    """Of the accelerator before anything was loaded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,7 @@
 """Whether the engine measured what the plan says: the condition PlanVerified. Pure; nothing is done about the answer.
 
-Weights may differ a little, because tensors are padded; the KV cache is asked for by number and must be exact.
+Weights may differ a little, because tensors are padded; the KV cache is asked for by number and must be exact; what a
+step takes is planned as an upper bound, and the margin is there for what goes beyond it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,7 +15,7 @@ from forebay_operator.scraped import Measured
 WEIGHTS_TOLERANCE_PERCENT = 2
 """So far may measured and planned weights be apart."""
 
-Deviation = Literal["WeightsDiffer", "KVCacheDiffers"]
+Deviation = Literal["WeightsDiffer", "KVCacheDiffers", "ActivationsExceedPlan"]
 
 
 def plan_verified(
@@ -54,7 +55,15 @@ def deviation(plan: Mapping[str, Any], measured: Measured) -> Deviation | None:
         return "WeightsDiffer"
     if any(said is not None and said != plan[name] for name, said in _kv(measured).items()):
         return "KVCacheDiffers"
+    peak, memory = measured.activation_peak_bytes, plan.get("memory")
+    if peak is not None and memory is not None and peak > _planned_step(memory) + int(memory["marginBytes"]):
+        return "ActivationsExceedPlan"
     return None
+
+
+def _planned_step(memory: Mapping[str, Any]) -> int:
+    """What the largest step may take: activations, and scores of the rows that are sampled."""
+    return int(memory["activationsBytes"]) + int(memory["logitsBytes"])
 
 
 def _kv(measured: Measured) -> dict[str, int | None]:
@@ -69,8 +78,15 @@ def _numbers(plan: Mapping[str, Any], measured: Measured) -> str:
         "kvCacheTokens": "KV cache tokens",
         "kvBytesPerTokenPerGPU": "KV bytes per token",
     }
-    return "; ".join(
+    parts = [
         f"{said:,} {words[name]} measured, {int(plan[name]):,} planned"
         for name, said in planned.items()
         if said is not None
-    )
+    ]
+    memory = plan.get("memory")
+    if measured.activation_peak_bytes is not None and memory is not None:
+        peak, step = measured.activation_peak_bytes, _planned_step(memory)
+        parts.append(f"{peak:,} bytes for the largest step measured, {step:,} planned")
+    if measured.free_bytes is not None:
+        parts.append(f"{measured.free_bytes:,} bytes were free before the start")
+    return "; ".join(parts)

@@ -34,6 +34,12 @@ def test_weights_may_differ_by_two_percent_and_the_cache_by_nothing(
     assert deviation(PLAN, measured) == expected
 
 
+@pytest.mark.parametrize(("peak", "expected"), [(160, None), (165, None), (166, "ActivationsExceedPlan")])
+def test_a_step_may_take_the_margin_and_no_more(peak: int, expected: str | None) -> None:
+    memory = {"activationsBytes": 100, "logitsBytes": 60, "marginBytes": 5}
+    assert deviation({**PLAN, "memory": memory}, Measured(activation_peak_bytes=peak)) == expected
+
+
 @pytest.fixture
 def world() -> World:
     world = World()
@@ -62,11 +68,13 @@ def test_nothing_is_known_before_an_engine_has_told(world: World) -> None:
 def test_a_plan_that_was_met_says_both_numbers(world: World) -> None:
     planned = world.service["status"]["plan"]["weightBytesPerGPU"]
     world.start_pod("small-1")
-    world.scraped["small-1"] = as_planned(world, weight_bytes=planned + 1)
+    world.scraped["small-1"] = as_planned(world, weight_bytes=planned + 1, activation_peak_bytes=7, free_bytes=8_000)
     world.settle()
     seen = world.condition("PlanVerified")
     assert (seen["status"], seen["reason"]) == ("True", "AsPlanned")
     assert f"{planned + 1:,} weight bytes measured, {planned:,} planned" in seen["message"]
+    assert "7 bytes for the largest step measured, " in seen["message"]
+    assert seen["message"].endswith("8,000 bytes were free before the start")
 
 
 def test_a_plan_that_was_not_met_is_told_once_and_changes_nothing_else(world: World) -> None:
