@@ -16,7 +16,10 @@ _AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
 
 @dataclass(frozen=True, slots=True)
 class Int4Weight:
-    """The arguments of `w4a16_matmul` that describe a weight: number k of a row means (number - zero) * scale."""
+    """The arguments of `w4a16_matmul` that describe a weight: number k of a row means (number - zero) * scale.
+
+    Where there are mins, which `w4a16_matmul` does not know, it means number * scale + min.
+    """
 
     packed: torch.Tensor
     """[out_features, in_features / 2], uint8."""
@@ -26,6 +29,27 @@ class Int4Weight:
     """[out_features, num_groups], uint8; None: 8."""
     permutation: torch.Tensor | None
     """[in_features], int32: which element of x meets number k; None: element k."""
+    mins: torch.Tensor | None = None
+    """[out_features, num_groups], dtype of scales: GGUF's Q4_1, whose zero is no whole number; zeros are then None."""
+
+    @property
+    def group_size(self) -> int:
+        """How many in_features share a scale."""
+        return self.packed.shape[1] * 2 // self.scales.shape[1]
+
+    def dequantize(self) -> torch.Tensor:
+        """[out_features, in_features], float32, in the order of x: the permutation is undone."""
+        numbers = unpack_int4(self.packed, self.group_size).view(*self.scales.shape, -1).float()
+        if self.mins is not None:
+            weight = numbers * self.scales.float().unsqueeze(2) + self.mins.float().unsqueeze(2)
+        else:
+            shifted = numbers - (8.0 if self.zeros is None else self.zeros.float().unsqueeze(2))
+            weight = shifted * self.scales.float().unsqueeze(2)
+        if self.permutation is None:
+            return weight.flatten(1)
+        ordered = torch.empty_like(weight.flatten(1))
+        ordered[:, self.permutation.long()] = weight.flatten(1)
+        return ordered
 
 
 def chunk_of(group_size: int) -> int:

@@ -5,18 +5,29 @@ Defaults live in the config classes alone.
 
 import argparse
 import json
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any, NoReturn, get_args
 
-from forebay_server.config import Device, Dtype, EngineConfig, KVCacheDtype, LogLevel, Quantization, ServerConfig
+from forebay_server.config import (
+    Device,
+    Dtype,
+    EngineConfig,
+    KVCacheDtype,
+    LogLevel,
+    Quantization,
+    SchedulingPolicy,
+    ServerConfig,
+)
 from forebay_server.errors import ExitCode, StartupError
 
 _EXAMPLES = """
 examples:
   forebay serve --model ./SmolLM2-135M-Instruct.gguf
   forebay serve --model ./SmolLM2-135M-Instruct --served-model-name smollm2 --device cpu --max-model-len 4096
+  forebay serve --model ./Llama-3.2-1B-Instruct --quantization int8 --quantization-exclude lm_head
   curl localhost:8000/v1/chat/completions -H 'Content-Type: application/json' \\
     -d '{"model": "smollm2", "messages": [{"role": "user", "content": "Hello!"}]}'
 
@@ -45,6 +56,7 @@ def parse_args(argv: Sequence[str]) -> ServerConfig:
         SystemExit: 0, after `--help`.
     """
     values = vars(_parser().parse_args(argv))
+    values["quantization_exclude"] = tuple(values["quantization_exclude"])
     engine = EngineConfig(**{field.name: values.pop(field.name) for field in fields(EngineConfig)})
     names = tuple(values.pop("served_model_names") or (Path(engine.model).name.removesuffix(".gguf"),))
     config = ServerConfig(engine=engine, served_model_names=names, **values)
@@ -74,7 +86,6 @@ def _refuse_what_is_missing(config: ServerConfig) -> None:
     for flag, value, allowed in (
         ("--tensor-parallel-size", engine.tensor_parallel_size, (1,)),
         ("--pipeline-parallel-size", engine.pipeline_parallel_size, (1,)),
-        ("--quantization", engine.quantization, ("none",)),
         ("--kv-cache-dtype", engine.kv_cache_dtype, ("auto", "float32", "bfloat16", "float16")),
         ("--draft-model", config.draft_model, (None,)),
         ("--num-speculative-tokens", config.num_speculative_tokens, (0,)),
@@ -94,6 +105,11 @@ def _check_together(config: ServerConfig) -> None:
         raise bad_configuration(
             f"--kv-cache-tokens {engine.kv_cache_tokens}: must be at least one block (--block-size {engine.block_size})"
         )
+    for pattern in engine.quantization_exclude:
+        try:
+            re.compile(pattern.removeprefix("re:"))
+        except re.error as error:
+            raise bad_configuration(f"--quantization-exclude {pattern}: no regular expression: {error}") from None
     if "://" in engine.model:
         raise bad_configuration(f"--model {engine.model}: must be a local file or folder; nothing is downloaded here")
     for flag, path in (("--api-key-file", config.api_key_file), ("--plan-file", config.plan_file)):
@@ -165,7 +181,28 @@ def _parser() -> argparse.ArgumentParser:
     add(model, "--revision", "of the model; shown by /v1/models")
     add(model, "--device", "where to compute", choices=get_args(Device))
     add(model, "--dtype", "of weights and arithmetic", choices=get_args(Dtype))
-    add(model, "--quantization", "of the weights at load time", choices=get_args(Quantization))
+    add(
+        model,
+        "--quantization",
+        "of the weights; auto: as the checkpoint has them, if the device runs that well; none: to --dtype",
+        choices=get_args(Quantization),
+    )
+    add(
+        model,
+        "--quantization-group-size",
+        "for int4: inputs that share a scale",
+        type=int,
+        choices=(32, 64, 128),
+    )
+    add(
+        model,
+        "--quantization-exclude",
+        "layers to leave in --dtype, as names (lm_head, down_proj, model.layers.0.mlp.up_proj) or re:EXPRESSION",
+        nargs="+",
+        action="extend",
+        metavar="LAYER",
+        default=[],
+    )
     add(model, "--kv-cache-dtype", "of the KV cache", choices=get_args(KVCacheDtype))
     add(model, "--tensor-parallel-size", "ranks that share each layer", type=_whole(1))
     add(model, "--pipeline-parallel-size", "ranks that share the layers", type=_whole(1))
@@ -190,12 +227,27 @@ def _parser() -> argparse.ArgumentParser:
     add(api, "--port", "of the API; 0: any free one", type=_whole(0, 65535))
     add(api, "--ops-port", "of probes, progress, metrics and load; 0: any free one", type=_whole(0, 65535))
     add(api, "--max-queued-requests", "choices waiting or running before new ones get 429", type=_whole(1))
+    add(api, "--max-queued-tokens", "prompt tokens waiting or running before new requests get 429", type=_whole(1))
+    add(
+        api,
+        "--scheduling-policy",
+        "priority: requests with a lower `priority` first; fcfs: by arrival; between tenants in turn",
+        choices=get_args(SchedulingPolicy),
+    )
     add(api, "--api-key-file", "file with one API key a line for /v1/*; read again when it changes")
     add(api, "--log-level", "what to log on stderr", choices=get_args(LogLevel))
+
+    add(
+        api,
+        "--max-engine-restarts",
+        "an engine that ends while serving is started again so often in 10 minutes",
+        type=_whole(0),
+    )
 
     times = parser.add_argument_group("times, in seconds")
     for flag, name, help_text in (
         ("--queue-timeout", "queue_timeout_seconds", "a request without a first token by then gets 503"),
+        ("--request-timeout", "request_timeout_seconds", "a request that is not answered in full by then gets 504"),
         ("--drain-timeout", "drain_timeout_seconds", "after SIGTERM running requests have this long"),
         ("--hang-timeout", "hang_timeout_seconds", "work is pending and no step ends: the engine hangs"),
         ("--load-stall-timeout", "load_stall_timeout_seconds", "while loading no byte arrives: /livez fails"),
@@ -206,10 +258,3 @@ def _parser() -> argparse.ArgumentParser:
     contract = parser.add_argument_group("operator")
     add(contract, "--plan-file", "JSON with the operator's plan; /startupz shows it beside what was measured")
     return parser
-    add(
-        api,
-        "--max-engine-restarts",
-        "an engine that ends while serving is started again so often in 10 minutes",
-        type=_whole(0),
-    )
-

@@ -5,8 +5,9 @@ from typing import Literal
 
 Device = Literal["auto", "cpu", "cuda"]
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
-Quantization = Literal["none", "int8", "int4", "fp8"]
+Quantization = Literal["auto", "none", "int8", "int8-weight-only", "int4", "fp8"]
 LogLevel = Literal["debug", "info", "warning", "error"]
+SchedulingPolicy = Literal["fcfs", "priority"]
 KVCacheDtype = Literal["auto", "float32", "bfloat16", "float16", "fp8", "int8"]
 
 
@@ -21,7 +22,13 @@ class EngineConfig:
     """Arithmetic and weights; auto: what the checkpoint was trained in, bfloat16 for GGUF."""
     tensor_parallel_size: int = 1
     pipeline_parallel_size: int = 1
-    quantization: Quantization = "none"
+    quantization: Quantization = "auto"
+    """Of the weights. auto: a quantized checkpoint keeps its format where the device runs it well and dtype is not
+    float32; otherwise as none, which dequantizes to dtype."""
+    quantization_group_size: int = 32
+    """in_features that share a scale in int4."""
+    quantization_exclude: tuple[str, ...] = ()
+    """Layers that stay in dtype when weights are quantized while loading."""
     kv_cache_dtype: KVCacheDtype = "auto"
     kv_cache_tokens: int | None = None
     """KV slots to allocate, rounded up to whole blocks; None: enough for max_num_seqs short or one longest request."""
@@ -51,22 +58,28 @@ class ServerConfig:
     """Probes, progress, metrics and load: answered by a process of its own."""
     max_queued_requests: int = 256
     """Requests waiting or running before new ones get 429; `n` counts fully."""
+    max_queued_tokens: int | None = None
+    """Prompt tokens of the requests that wait or run before new ones get 429; choices count fully. None: no bound."""
+    scheduling_policy: SchedulingPolicy = "fcfs"
+    """fcfs: by arrival; priority: by `priority`, lower first, then by arrival. Tenants take turns in both."""
     queue_timeout_seconds: float = 60.0
     """A request that has no first token by then gets 503."""
+    request_timeout_seconds: float | None = None
+    """A request that is not answered in full by then ends with 504; None: it may take as long as it takes."""
     drain_timeout_seconds: float = 300.0
     """After SIGTERM running requests have this long."""
     api_key_file: str | None = None
     """One key a line; read again when it changes."""
     plan_file: str | None = None
     """JSON with the operator's plan, to compare with what was measured."""
+    max_engine_restarts: int = 3
+    """An engine that ends or hangs while serving is started again so often within ten minutes; then the server ends."""
     hang_timeout_seconds: float = 60.0
     """Work is pending and no step ends for so long: the engine hangs."""
     load_stall_timeout_seconds: float = 300.0
     """While loading no byte arrives for so long: `/livez` fails."""
     compile_timeout_seconds: float = 1800.0
     """Compiling may take so long before `/livez` fails."""
-    max_engine_restarts: int = 3
-    """An engine that ends or hangs while serving is started again so often within ten minutes; then the server ends."""
     max_request_bytes: int = 8 * 1024 * 1024
     """Longer request bodies get 413."""
     log_level: LogLevel = "info"

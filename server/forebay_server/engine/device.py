@@ -5,7 +5,9 @@ import torch
 from forebay_server.config import EngineConfig
 from forebay_server.engine.host_resources import available_cpus, available_memory_bytes, engine_threads
 from forebay_server.errors import ExitCode, StartupError
+from forebay_server.layers.weight_forms import FormatKind
 from forebay_server.models.model_config import ModelConfig
+from forebay_server.weights.quantization import QuantizationOptions
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -39,6 +41,32 @@ def resolve_kv_dtype(config: EngineConfig, dtype: torch.dtype) -> torch.dtype:
     if config.kv_cache_dtype not in DTYPES:
         raise bad_configuration(f"--kv-cache-dtype {config.kv_cache_dtype} is not supported yet", "use auto")
     return DTYPES[config.kv_cache_dtype]
+
+
+def quantization_options(config: EngineConfig, device: torch.device) -> QuantizationOptions:
+    """What the flags ask for on this device.
+
+    Raises:
+        StartupError: 2 for a format that the device cannot multiply.
+    """
+    is_cpu = device.type == "cpu"
+    if config.quantization == "fp8" and is_cpu:
+        raise bad_configuration("--quantization fp8: CPUs have no FP8 arithmetic", "use --quantization int8")
+    is_exact = config.quantization == "auto" and config.dtype == "float32"
+    return QuantizationOptions(
+        mode="none" if is_exact else config.quantization,
+        group_size=config.quantization_group_size,
+        exclude=config.quantization_exclude,
+        kept_kinds=kept_kinds(device),
+        always_quantizes_input=is_cpu,
+    )
+
+
+def kept_kinds(device: torch.device) -> frozenset[FormatKind]:
+    """The forms of quantized checkpoints that the device runs well; others are dequantized by `auto`."""
+    if device.type == "cpu":
+        return frozenset()
+    return frozenset({"int8", "int4", "fp8"})
 
 
 def available_bytes(device: torch.device) -> int:

@@ -1,13 +1,17 @@
-"""Linear layers that know under which names a checkpoint holds their parts."""
+"""Linear layers that know under which names a checkpoint holds their parts, and hold weights in any form."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import torch
 from torch import nn
 
+from forebay_server.layers.quantized_matmul import multiply
+from forebay_server.layers.weight_forms import LinearWeight, concatenate
+
 
 class Linear(nn.Module):
-    """y = x Wᵀ + b. Memory is allocated, not filled.
+    """y = x Wᵀ + b. The weight comes with `WeightSlot.fill`; memory for the bias is allocated, not filled.
 
     Args:
         in_features: size of the rows of x.
@@ -17,16 +21,40 @@ class Linear(nn.Module):
 
     def __init__(self, in_features: int, out_features: int, bias: bool = False) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.empty(out_features, in_features), requires_grad=False)
+        self.in_features, self.out_features = in_features, out_features
         self.bias = nn.Parameter(torch.empty(out_features), requires_grad=False) if bias else None
+        self.parts: dict[str, int] = {"": out_features}
+        self.weights: list[LinearWeight] = []
+        """One weight with all rows; or one a part, where the parts have different forms. Empty until filled."""
+        self.is_quantizable = True
+        """Whether `--quantization` may convert it; false for the routers of experts, which decide much."""
+        self.quantizes_input = False
+        """Whether x is rounded to eight bits before it meets a quantized weight."""
+        self._arrived: dict[str, LinearWeight] = {}
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """[num_tokens, in_features] -> [num_tokens, out_features]."""
-        return nn.functional.linear(x, self.weight, self.bias)
+        if len(self.weights) == 1:
+            return multiply(x, self.weights[0], self.bias, quantizes_input=self.quantizes_input)
+        parts = [multiply(x, weight, None, quantizes_input=self.quantizes_input) for weight in self.weights]
+        output = torch.cat(parts, dim=1)
+        return output if self.bias is None else output + self.bias
 
-    def slots(self, prefix: str) -> dict[str, torch.Tensor]:
-        """Where each weight of the checkpoint goes: views by name."""
-        slots = {f"{prefix}.weight": self.weight.data}
+    def set_part(self, part: str, weight: LinearWeight) -> None:
+        """Take the weight of one part; when all are there they become one, if their forms allow."""
+        self._arrived[part] = weight
+        if len(self._arrived) < len(self.parts):
+            return
+        arrived = [self._arrived[name] for name in self.parts]
+        self._arrived = {}
+        one = arrived[0] if len(arrived) == 1 else concatenate(arrived)
+        self.weights = arrived if one is None else [one]
+
+    def slots(self, prefix: str) -> "dict[str, torch.Tensor | WeightSlot]":
+        """Where each weight of the checkpoint goes, by name."""
+        slots: dict[str, torch.Tensor | WeightSlot] = {
+            f"{prefix}.weight": WeightSlot(self, "", (self.out_features, self.in_features))
+        }
         if self.bias is not None:
             slots[f"{prefix}.bias"] = self.bias.data
         return slots
@@ -45,13 +73,32 @@ class PackedLinear(Linear):
         super().__init__(in_features, sum(parts.values()), bias)
         self.parts = dict(parts)
 
-    def slots(self, prefix: str) -> dict[str, torch.Tensor]:
+    def slots(self, prefix: str) -> "dict[str, torch.Tensor | WeightSlot]":
         """See `Linear.slots`; `prefix` is the parent of the parts."""
-        slots = {}
-        sizes = list(self.parts.values())
-        for name, rows in zip(self.parts, torch.split(self.weight.data, sizes), strict=True):
-            slots[f"{prefix}.{name}.weight"] = rows
+        slots: dict[str, torch.Tensor | WeightSlot] = {
+            f"{prefix}.{name}.weight": WeightSlot(self, name, (rows, self.in_features))
+            for name, rows in self.parts.items()
+        }
         if self.bias is not None:
-            for name, values in zip(self.parts, torch.split(self.bias.data, sizes), strict=True):
+            for name, values in zip(self.parts, torch.split(self.bias.data, list(self.parts.values())), strict=True):
                 slots[f"{prefix}.{name}.bias"] = values
         return slots
+
+
+@dataclass(frozen=True, slots=True)
+class WeightSlot:
+    """Where the weight of a linear layer, of a part of one, or of an embedding goes; it may arrive in any form."""
+
+    layer: "Linear"
+    part: str
+    shape: tuple[int, int]
+    """[out_features, in_features], as the checkpoint has it."""
+
+    def fill(self, weight: LinearWeight, *, quantizes_input: bool) -> None:
+        """Give the weight to the layer."""
+        self.layer.quantizes_input |= quantizes_input
+        self.layer.set_part(self.part, weight)
+
+
+Slots = dict[str, torch.Tensor | WeightSlot]
+"""Where each weight of a checkpoint goes: a tensor to copy into, or a slot that takes any form."""

@@ -11,7 +11,8 @@ from torch import nn
 
 from forebay_kernels import add_rms_norm, rotary, silu_and_mul
 from forebay_server.layers.attention import AttentionMetadata, paged_attention
-from forebay_server.layers.linear import Linear, PackedLinear
+from forebay_server.layers.embedding import Embedding
+from forebay_server.layers.linear import Linear, PackedLinear, Slots
 from forebay_server.models.model_config import ModelConfig
 
 
@@ -21,7 +22,7 @@ class LlamaForCausalLM(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.config = config
-        self.embed_tokens = nn.Parameter(torch.empty(config.vocab_size, config.hidden_size), requires_grad=False)
+        self.embed_tokens = Embedding(config.vocab_size, config.hidden_size)
         self.layers = nn.ModuleList(LlamaLayer(config) for _ in range(config.num_layers))
         self.norm = _norm_weight(config)
         self.lm_head = None if config.tie_word_embeddings else Linear(config.hidden_size, config.vocab_size)
@@ -48,7 +49,7 @@ class LlamaForCausalLM(nn.Module):
         Returns:
             [num_logits, hidden_size], for `logits`.
         """
-        hidden = nn.functional.embedding(token_ids, self.embed_tokens)  # [num_tokens, hidden_size]
+        hidden = self.embed_tokens.look_up(token_ids)  # [num_tokens, hidden_size]
         residual = torch.zeros_like(hidden)
         for index, layer in enumerate(self.layers):
             hidden, residual = layer(hidden, residual, positions, rotary_cos_sin, kv_cache[index], metadata)
@@ -58,12 +59,14 @@ class LlamaForCausalLM(nn.Module):
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """[num_logits, hidden_size] -> [num_logits, vocab_size], float32; apart, so that many rows can go in parts."""
-        head = self.embed_tokens if self.lm_head is None else self.lm_head.weight
-        return nn.functional.linear(hidden, head).float()
+        head = self.embed_tokens if self.lm_head is None else self.lm_head
+        logits: torch.Tensor = head(hidden)
+        return logits.float()
 
-    def slots(self) -> dict[str, torch.Tensor]:
-        """Where each weight of the checkpoint goes: views into the parameters by Hugging Face's name."""
-        slots = {"model.embed_tokens.weight": self.embed_tokens.data, "model.norm.weight": self.norm.data}
+    def slots(self) -> Slots:
+        """Where each weight of the checkpoint goes, by Hugging Face's name."""
+        slots = self.embed_tokens.slots("model.embed_tokens")
+        slots["model.norm.weight"] = self.norm.data
         for index, layer in enumerate(cast(Iterable[LlamaLayer], self.layers)):
             slots |= layer.slots(f"model.layers.{index}")
         if self.lm_head is not None:
@@ -97,7 +100,7 @@ class LlamaLayer(nn.Module):
         hidden, residual = add_rms_norm(hidden, residual, self.post_attention_layernorm, self.eps)
         return self.mlp(hidden), residual
 
-    def slots(self, prefix: str) -> dict[str, torch.Tensor]:
+    def slots(self, prefix: str) -> Slots:
         """See `LlamaForCausalLM.slots`."""
         return {
             f"{prefix}.input_layernorm.weight": self.input_layernorm.data,
@@ -136,7 +139,7 @@ class LlamaAttention(nn.Module):
         output: torch.Tensor = self.o_proj(attended.flatten(1))
         return output
 
-    def slots(self, prefix: str) -> dict[str, torch.Tensor]:
+    def slots(self, prefix: str) -> Slots:
         """See `LlamaForCausalLM.slots`."""
         return self.qkv_proj.slots(prefix) | self.o_proj.slots(f"{prefix}.o_proj")
 
@@ -155,7 +158,7 @@ class LlamaMLP(nn.Module):
         output: torch.Tensor = self.down_proj(silu_and_mul(self.gate_up_proj(hidden)))
         return output
 
-    def slots(self, prefix: str) -> dict[str, torch.Tensor]:
+    def slots(self, prefix: str) -> Slots:
         """See `LlamaForCausalLM.slots`."""
         return self.gate_up_proj.slots(prefix) | self.down_proj.slots(f"{prefix}.down_proj")
 

@@ -5,9 +5,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
-import torch
-
 from forebay_server.errors import ExitCode, StartupError
+from forebay_server.layers.weight_forms import LinearWeight, WeightFormat
 from forebay_server.models.model_config import ModelConfig
 from forebay_server.weights.gguf_header import corrupt
 
@@ -21,8 +20,14 @@ class Checkpoint(Protocol):
     """Every weight by name."""
     total_bytes: int
     """Of all weights as they are stored: the measure of progress."""
+    formats: dict[str, WeightFormat]
+    """The quantized weights: the form that holds each best."""
 
-    def tensors(self) -> Iterator[tuple[str, torch.Tensor, int]]:
+    def stored_as(self, name: str) -> str:
+        """How a weight is stored, for people: `bfloat16`, `Q4_K`."""
+        ...
+
+    def tensors(self) -> Iterator[tuple[str, LinearWeight, int]]:
         """Read one weight after another: (name, weight, its bytes on disk). Holds one weight in memory at a time."""
         ...
 

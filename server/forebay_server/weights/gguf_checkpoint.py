@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from gguf import quants
 
+from forebay_server.layers.weight_forms import LinearWeight, WeightFormat
 from forebay_server.models.gguf_config import config_from_gguf
 from forebay_server.models.model_config import unsupported
 from forebay_server.weights.gguf_header import GgufHeader, GgufTensor, corrupt, read_gguf_header
@@ -51,6 +52,7 @@ class GgufCheckpoint:
         )
         self._tensors = {hugging_face_name(name): tensor for name, tensor in tensors.items()}
         self.shapes = {name: tensor.shape for name, tensor in self._tensors.items()}
+        self.formats: dict[str, WeightFormat] = {}
         self.total_bytes = sum(tensor.num_bytes for tensor in self._tensors.values())
 
     @property
@@ -58,7 +60,11 @@ class GgufCheckpoint:
         """Metadata of the file, with the tokenizer."""
         return self._header
 
-    def tensors(self) -> Iterator[tuple[str, torch.Tensor, int]]:
+    def stored_as(self, name: str) -> str:
+        """See `Checkpoint.stored_as`."""
+        return self._tensors[name].quantization.name
+
+    def tensors(self) -> Iterator[tuple[str, LinearWeight, int]]:
         """See `Checkpoint.tensors`; every weight is float32."""
         for name, tensor in self._tensors.items():
             weight = self._read(tensor)

@@ -1,14 +1,24 @@
 """Fills a model with the weights of a checkpoint, one weight at a time, after everything was checked."""
 
+import ctypes
+import logging
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import torch
 
 from forebay_server.errors import ExitCode, StartupError
+from forebay_server.layers.embedding import Embedding
+from forebay_server.layers.linear import Linear, Slots, WeightSlot
+from forebay_server.layers.weight_forms import PLAIN, LinearWeight, WeightFormat, dequantize, num_bytes, to_device
 from forebay_server.models.llama import LlamaForCausalLM
 from forebay_server.models.registry import model_class
 from forebay_server.weights.checkpoint import Checkpoint
+from forebay_server.weights.convert import convert, format_of, squared_error
 from forebay_server.weights.gguf_header import corrupt
+from forebay_server.weights.quantization import DEQUANTIZED, HEAD, QuantizationOptions, WeightPlace, target_format
+
+logger = logging.getLogger(__name__)
 
 ProgressCallback = Callable[[int, int], None]
 """Called with (bytes done, bytes in total), of the files."""
@@ -17,21 +27,51 @@ _NOT_NEEDED = ("rotary_emb.inv_freq", "rotary_emb.cos_cached", "rotary_emb.sin_c
 """Buffers that old checkpoints carry and that follow from the configuration."""
 
 
+@dataclass(slots=True)
+class Conversion:
+    """What became of the weights that the checkpoint holds in one form and the model in another."""
+
+    stored: str
+    """As in the checkpoint, such as `bfloat16` or `Q4_K`."""
+    held: str
+    """As `WeightFormat` names it."""
+    num_weights: int = 0
+    num_bytes: int = 0
+    """In memory."""
+    squared_difference: float = 0.0
+    squared_size: float = 0.0
+
+    @property
+    def relative_error(self) -> float:
+        """Root of the squared difference over the squared size, of a sample of rows; 0 where nothing was rounded."""
+        return (self.squared_difference / self.squared_size) ** 0.5 if self.squared_size else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedWeights:
+    """A model with its weights, and how they came to be."""
+
+    model: LlamaForCausalLM
+    conversions: list[Conversion] = field(default_factory=list)
+
+
 def load_model(
     checkpoint: Checkpoint,
     dtype: torch.dtype,
     device: torch.device,
     available_bytes: int,
     progress: ProgressCallback = lambda *_: None,
-) -> LlamaForCausalLM:
+    options: QuantizationOptions = DEQUANTIZED,
+) -> LoadedWeights:
     """Build the model of a checkpoint and fill it.
 
     Args:
         checkpoint: opened, so its files are whole.
-        dtype: in which weights are held; they are converted one at a time.
+        dtype: in which weights are held that are not quantized; they are converted one at a time.
         device: where the model goes.
         available_bytes: memory that is free on that device.
         progress: called before the first and after every weight.
+        options: which weights are quantized, and how.
 
     Raises:
         StartupError: 16 when a weight is missing, unexpected or of the wrong shape; 13 when the weights do not fit; 2
@@ -45,8 +85,10 @@ def load_model(
             model = build(checkpoint.config)
     finally:
         torch.set_default_dtype(default_dtype)
-    check_shapes(checkpoint, {name: tuple(slot.shape) for name, slot in model.slots().items()})
-    need_bytes = weight_bytes(model)
+    slots = model.slots()
+    check_shapes(checkpoint, {name: tuple(slot.shape) for name, slot in slots.items()})
+    formats = target_formats(checkpoint, slots, options)
+    need_bytes = sum(formats.get(name, PLAIN).num_bytes(slot.shape, dtype) for name, slot in slots.items())
     if need_bytes > available_bytes:
         raise StartupError(
             ExitCode.WEIGHTS_DO_NOT_FIT,
@@ -54,12 +96,22 @@ def load_model(
             f"{checkpoint.path}: the weights need {need_bytes:,} bytes as {dtype}, {available_bytes:,} bytes are free",
             need_bytes=need_bytes,
             have_bytes=available_bytes,
-            suggestion="give the pod more memory, or use --dtype bfloat16 or a smaller model",
+            suggestion="give the pod more memory, or use --quantization int8, --dtype bfloat16 or a smaller model",
         )
     model.to_empty(device=device)
     model.requires_grad_(False)
-    _fill(model, checkpoint, progress)
-    return model.eval()
+    conversions = _fill(model.slots(), checkpoint, formats, dtype, device, progress)
+    _give_memory_back()
+    for conversion in conversions:
+        logger.info(
+            "%d weights from %s to %s: %s bytes, relative error %.2g",
+            conversion.num_weights,
+            conversion.stored,
+            conversion.held,
+            f"{conversion.num_bytes:,}",
+            conversion.relative_error,
+        )
+    return LoadedWeights(model.eval(), conversions)
 
 
 def check_shapes(checkpoint: Checkpoint, wanted: dict[str, tuple[int, ...]]) -> None:
@@ -81,20 +133,75 @@ def check_shapes(checkpoint: Checkpoint, wanted: dict[str, tuple[int, ...]]) -> 
         )
 
 
+def target_formats(checkpoint: Checkpoint, slots: Slots, options: QuantizationOptions) -> dict[str, WeightFormat]:
+    """The form of every weight that has a choice, by name."""
+    formats = {}
+    for name, slot in slots.items():
+        if isinstance(slot, WeightSlot):
+            is_table = isinstance(slot.layer, Embedding)
+            layer = name.removesuffix(".weight")
+            is_head = layer == HEAD or (is_table and checkpoint.config.tie_word_embeddings)
+            place = WeightPlace(layer, slot.shape[1], is_table, is_head, slot.layer.is_quantizable)
+            formats[name] = target_format(place, checkpoint.formats.get(name, PLAIN), options)
+    return formats
+
+
 def weight_bytes(model: torch.nn.Module) -> int:
-    """Bytes that the parameters take."""
-    return sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
+    """Bytes that the weights take, packed as they are, with scales."""
+    parameters = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
+    layers = (module for module in model.modules() if isinstance(module, Linear))
+    return parameters + sum(num_bytes(weight) for layer in layers for weight in layer.weights)
 
 
-def _fill(model: LlamaForCausalLM, checkpoint: Checkpoint, progress: ProgressCallback) -> None:
-    slots = model.slots()
+def _fill(
+    slots: Slots,
+    checkpoint: Checkpoint,
+    formats: dict[str, WeightFormat],
+    dtype: torch.dtype,
+    device: torch.device,
+    progress: ProgressCallback,
+) -> list[Conversion]:
+    """Read, convert and place one weight after another."""
+    conversions: dict[tuple[str, str], Conversion] = {}
     bytes_done = 0
     progress(0, checkpoint.total_bytes)
-    for name, weight, num_bytes in checkpoint.tensors():
-        if name in slots:
-            slots[name].copy_(weight)
-        bytes_done += num_bytes
+    for name, weight, file_bytes in checkpoint.tensors():
+        slot = slots.get(name)
+        if isinstance(slot, WeightSlot):
+            target = formats[name]
+            held = convert(weight, target, dtype)
+            _note(conversions, checkpoint.stored_as(name), target, weight, held)
+            slot.fill(to_device(held, device), quantizes_input=target.quantizes_input)
+        elif slot is not None:
+            slot.copy_(dequantize(weight))
+        bytes_done += file_bytes
         progress(bytes_done, checkpoint.total_bytes)
+    return list(conversions.values())
+
+
+def _note(
+    conversions: dict[tuple[str, str], Conversion],
+    stored: str,
+    target: WeightFormat,
+    before: LinearWeight,
+    after: LinearWeight,
+) -> None:
+    if target.kind == "plain" and format_of(before).kind == "plain":
+        return
+    conversion = conversions.setdefault((stored, str(target)), Conversion(stored, str(target)))
+    conversion.num_weights += 1
+    conversion.num_bytes += num_bytes(after)
+    if after is not before:
+        difference, size = squared_error(before, after)
+        conversion.squared_difference += difference
+        conversion.squared_size += size
+
+
+def _give_memory_back() -> None:
+    """Return what converting has used to the system; the C library would keep it for later."""
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "malloc_trim"):
+        libc.malloc_trim(0)
 
 
 def _is_ignored(name: str, wanted: dict[str, tuple[int, ...]]) -> bool:

@@ -4,9 +4,9 @@ import math
 from collections.abc import Iterator
 from pathlib import Path
 
-import torch
 from safetensors import SafetensorError, safe_open
 
+from forebay_server.layers.weight_forms import LinearWeight, WeightFormat
 from forebay_server.models.hugging_face_config import config_from_hugging_face
 from forebay_server.models.model_config import unsupported
 from forebay_server.weights.checkpoint import not_found, read_json
@@ -29,12 +29,18 @@ class SafetensorsCheckpoint:
         self.config = config_from_hugging_face(read_json(config_file), str(config_file))
         self._file_by_name = _weight_files(path)
         self.shapes: dict[str, tuple[int, ...]] = {}
+        self.formats: dict[str, WeightFormat] = {}
         self._bytes_by_name: dict[str, int] = {}
+        self._dtype_by_name: dict[str, str] = {}
         for file in self._files():
             self._check(file)
         self.total_bytes = sum(self._bytes_by_name.values())
 
-    def tensors(self) -> Iterator[tuple[str, torch.Tensor, int]]:
+    def stored_as(self, name: str) -> str:
+        """See `Checkpoint.stored_as`."""
+        return self._dtype_by_name[name]
+
+    def tensors(self) -> Iterator[tuple[str, LinearWeight, int]]:
         """See `Checkpoint.tensors`; weights have the dtype in which they are stored."""
         for file in self._files():
             with safe_open(str(file), framework="pt") as opened:
@@ -60,6 +66,7 @@ class SafetensorsCheckpoint:
                         raise unsupported(
                             f"{file}: tensor {name} is stored as {view.get_dtype()}, which is not supported"
                         )
+                    self._dtype_by_name[name] = view.get_dtype()
                     self.shapes[name] = tuple(view.get_shape())
                     self._bytes_by_name[name] = math.prod(self.shapes[name]) * BYTES_BY_DTYPE[view.get_dtype()]
         except SafetensorError as error:

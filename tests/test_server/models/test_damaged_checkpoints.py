@@ -245,7 +245,7 @@ def test_model_that_is_sound_but_not_supported(folder: Path, changes: dict[str, 
 @pytest.mark.parametrize(
     "options",
     [
-        {"quantization": "int8"},
+        {"quantization": "fp8"},
         {"kv_cache_dtype": "fp8"},
         {"tensor_parallel_size": 2},
         {"max_model_len": 513},
