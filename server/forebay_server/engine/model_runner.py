@@ -10,8 +10,8 @@ from forebay_server.engine.prompt_scores import score_prompt
 from forebay_server.engine.sampler import sample
 from forebay_server.engine.scheduler_output import SampledToken, ScheduledRequest, SchedulerOutput
 from forebay_server.layers.attention import SequenceSlice, build_attention_metadata
-from forebay_server.layers.rotary_embedding import rotary_cos_sin
-from forebay_server.models.llama import LlamaForCausalLM
+from forebay_server.layers.rotary_embedding import rotary_tables
+from forebay_server.models.decoder import CausalLM
 
 
 class Runner(Protocol):
@@ -31,12 +31,13 @@ class ModelRunner:
         max_model_len: positions that the rotary table covers.
     """
 
-    def __init__(self, model: LlamaForCausalLM, kv_cache: torch.Tensor, max_model_len: int) -> None:
+    def __init__(self, model: CausalLM, kv_cache: torch.Tensor, max_model_len: int) -> None:
         self._model = model
         self._kv_cache = kv_cache
         self._block_size = kv_cache.shape[3]
         self._device = kv_cache.device
-        self._rotary_cos_sin = rotary_cos_sin(model.config, max_model_len).to(self._device)
+        self._rotary_tables = tuple(table.to(self._device) for table in rotary_tables(model.config, max_model_len))
+        self._windows = frozenset(map(model.config.sliding_window, range(model.config.num_layers)))
 
     @torch.inference_mode()
     def run(self, step: SchedulerOutput) -> dict[str, SampledToken]:
@@ -81,9 +82,9 @@ class ModelRunner:
         hidden: torch.Tensor = self._model(
             self._tensor(token_ids),
             self._tensor(positions),
-            self._rotary_cos_sin,
+            self._rotary_tables,
             self._kv_cache,
-            build_attention_metadata(slices, self._block_size, self._device),
+            build_attention_metadata(slices, self._block_size, self._device, self._windows),
             self._tensor(sampled_rows + scored_rows + pooled_rows),
         )
         return hidden

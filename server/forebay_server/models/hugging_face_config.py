@@ -170,7 +170,7 @@ def _qwen_moe(fields: Fields, shared_intermediate_size: int | None) -> MoeConfig
     if not isinstance(dense, list):
         raise fields.wrong("mlp_only_layers", "a list of layer numbers")
     return MoeConfig(
-        num_experts=fields.integer("num_experts"),
+        num_experts=fields.integer("num_experts" if fields.has("num_experts") else "num_local_experts"),
         num_experts_per_token=fields.integer("num_experts_per_tok"),
         intermediate_size=fields.integer("moe_intermediate_size"),
         is_normalized=fields.flag("norm_topk_prob"),

@@ -101,6 +101,10 @@ class ModelConfig:
         """How many tokens a token of this layer sees; None: all."""
         return self.sliding_windows[layer] if self.sliding_windows else None
 
+    def rotary_table(self, layer: int) -> int:
+        """Which of the tables of `rotary_tables` this layer reads."""
+        return int(self.local_rope_theta is not None and self.sliding_window(layer) is not None)
+
     def is_moe_layer(self, layer: int) -> bool:
         """Whether this layer has experts."""
         return self.moe is not None and self.moe.is_moe_layer[layer]

@@ -1,15 +1,33 @@
 """Which class runs which architecture."""
 
+from forebay_server.models.decoder import CausalLM
+from forebay_server.models.gemma2 import Gemma2ForCausalLM
+from forebay_server.models.gemma3 import Gemma3ForCausalLM
 from forebay_server.models.llama import LlamaForCausalLM
+from forebay_server.models.mistral import MistralForCausalLM
+from forebay_server.models.mixtral import MixtralForCausalLM
 from forebay_server.models.model_config import ModelConfig, unsupported
+from forebay_server.models.phi3 import Phi3ForCausalLM
+from forebay_server.models.qwen2 import Qwen2ForCausalLM, Qwen2MoeForCausalLM
+from forebay_server.models.qwen3 import Qwen3ForCausalLM, Qwen3MoeForCausalLM
 
-MODEL_CLASSES: dict[str, type[LlamaForCausalLM]] = {
+MODEL_CLASSES: dict[str, type[CausalLM]] = {
+    "Gemma2ForCausalLM": Gemma2ForCausalLM,
+    "Gemma3ForCausalLM": Gemma3ForCausalLM,
     "LlamaForCausalLM": LlamaForCausalLM,
-    "llama": LlamaForCausalLM,  # as GGUF writes it
+    "MistralForCausalLM": MistralForCausalLM,
+    "MixtralForCausalLM": MixtralForCausalLM,
+    "Phi3ForCausalLM": Phi3ForCausalLM,
+    "Qwen2ForCausalLM": Qwen2ForCausalLM,
+    "Qwen2MoeForCausalLM": Qwen2MoeForCausalLM,
+    "Qwen3ForCausalLM": Qwen3ForCausalLM,
+    "Qwen3MoeForCausalLM": Qwen3MoeForCausalLM,
+    # as GGUF writes them
+    "llama": LlamaForCausalLM,
 }
 
 
-def model_class(config: ModelConfig) -> type[LlamaForCausalLM]:
+def model_class(config: ModelConfig) -> type[CausalLM]:
     """The class for a checkpoint.
 
     Raises:

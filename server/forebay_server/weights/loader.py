@@ -11,7 +11,7 @@ from forebay_server.errors import ExitCode, StartupError
 from forebay_server.layers.embedding import Embedding
 from forebay_server.layers.linear import Linear, Slots, WeightSlot
 from forebay_server.layers.weight_forms import PLAIN, LinearWeight, WeightFormat, dequantize, num_bytes, to_device
-from forebay_server.models.llama import LlamaForCausalLM
+from forebay_server.models.decoder import CausalLM
 from forebay_server.models.registry import model_class
 from forebay_server.weights.checkpoint import Checkpoint
 from forebay_server.weights.convert import convert, format_of, squared_error
@@ -51,7 +51,7 @@ class Conversion:
 class LoadedWeights:
     """A model with its weights, and how they came to be."""
 
-    model: LlamaForCausalLM
+    model: CausalLM
     conversions: list[Conversion] = field(default_factory=list)
 
 

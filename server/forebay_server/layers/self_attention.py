@@ -1,0 +1,89 @@
+"""Grouped-query self-attention with rotary positions, and the variations on it that the architectures choose from."""
+
+import torch
+from torch import nn
+
+from forebay_kernels import rotary
+from forebay_server.layers.attention import AttentionMetadata, paged_attention
+from forebay_server.layers.linear import Linear, PackedLinear, Slots
+from forebay_server.layers.norm import RMSNorm
+from forebay_server.models.model_config import ModelConfig
+
+
+class SelfAttention(nn.Module):
+    """Queries of num_heads heads read keys and values of num_kv_heads heads.
+
+    Args:
+        config: sizes, window, scale and soft cap.
+        layer: which layer this is.
+        qkv_bias: whether q, k and v have biases.
+        output_bias: whether the output projection has one.
+        head_norm: the norm of every head of queries and keys before they turn; None: there is none.
+        is_packed: whether the checkpoint holds q, k and v as one matrix.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        layer: int,
+        *,
+        qkv_bias: bool = False,
+        output_bias: bool = False,
+        head_norm: type[RMSNorm] | None = None,
+        is_packed: bool = False,
+    ) -> None:
+        super().__init__()
+        self.head_dim, self.rotary_dim = config.head_dim, config.rotary_dim
+        self.num_heads, self.num_kv_heads = config.num_heads, config.num_kv_heads
+        self.window = config.sliding_window(layer)
+        self.scale, self.soft_cap = config.attention_scale, config.attention_soft_cap
+        query_size, kv_size = self.num_heads * self.head_dim, self.num_kv_heads * self.head_dim
+        parts = {"q_proj": query_size, "k_proj": kv_size, "v_proj": kv_size}
+        self.qkv_proj = (
+            Linear(config.hidden_size, sum(parts.values()), qkv_bias)
+            if is_packed
+            else PackedLinear(config.hidden_size, parts, qkv_bias)
+        )
+        self.o_proj = Linear(query_size, config.hidden_size, output_bias)
+        self.q_norm = None if head_norm is None else head_norm(self.head_dim, config.rms_norm_eps)
+        self.k_norm = None if head_norm is None else head_norm(self.head_dim, config.rms_norm_eps)
+
+    def forward(
+        self,
+        hidden: torch.Tensor,
+        positions: torch.Tensor,
+        rotary_cos_sin: torch.Tensor,
+        kv_cache: torch.Tensor,
+        metadata: AttentionMetadata,
+    ) -> torch.Tensor:
+        """[num_tokens, hidden_size] -> [num_tokens, hidden_size]."""
+        qkv = self.qkv_proj(hidden).view(hidden.shape[0], -1, self.head_dim)
+        query, key, value = qkv.split([self.num_heads, self.num_kv_heads, self.num_kv_heads], dim=1)
+        if self.q_norm is not None and self.k_norm is not None:
+            query, key = self.q_norm(query), self.k_norm(key)
+        query, key = self._turned(query, key, positions, rotary_cos_sin)
+        attended = paged_attention(
+            query, key, value, kv_cache, metadata, window=self.window, scale=self.scale, soft_cap=self.soft_cap
+        )  # [num_tokens, num_heads, head_dim]
+        output: torch.Tensor = self.o_proj(attended.flatten(1))
+        return output
+
+    def _turned(
+        self, query: torch.Tensor, key: torch.Tensor, positions: torch.Tensor, rotary_cos_sin: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Rotate the first rotary_dim dimensions of every head."""
+        if self.rotary_dim == self.head_dim:
+            return rotary(query, key, positions, rotary_cos_sin)
+        sizes = [self.rotary_dim, self.head_dim - self.rotary_dim]
+        query_turning, query_still = torch.split(query, sizes, dim=-1)
+        key_turning, key_still = torch.split(key, sizes, dim=-1)
+        query_turning, key_turning = rotary(query_turning, key_turning, positions, rotary_cos_sin)
+        return torch.cat((query_turning, query_still), dim=-1), torch.cat((key_turning, key_still), dim=-1)
+
+    def slots(self, prefix: str) -> Slots:
+        """Where each weight of the checkpoint goes."""
+        packed = prefix if isinstance(self.qkv_proj, PackedLinear) else f"{prefix}.qkv_proj"
+        slots = self.qkv_proj.slots(packed) | self.o_proj.slots(f"{prefix}.o_proj")
+        if self.q_norm is not None and self.k_norm is not None:
+            slots |= self.q_norm.slots(f"{prefix}.q_norm") | self.k_norm.slots(f"{prefix}.k_norm")
+        return slots

@@ -1,0 +1,133 @@
+"""What all supported architectures share: embedding, a residual stream through layers, final norm, output layer.
+
+An architecture's file says what one layer is made of, in the order in which data flows.
+"""
+
+from collections.abc import Iterable
+from typing import cast
+
+import torch
+from torch import nn
+
+from forebay_server.layers.attention import AttentionMetadata
+from forebay_server.layers.embedding import Embedding
+from forebay_server.layers.gated_mlp import GatedMLP
+from forebay_server.layers.linear import Linear, Slots
+from forebay_server.layers.mixture_of_experts import MixtureOfExperts
+from forebay_server.layers.norm import RMSNorm
+from forebay_server.layers.self_attention import SelfAttention
+from forebay_server.models.model_config import ModelConfig
+
+
+class DecoderLayer(nn.Module):
+    """Attention and feed-forward, each behind a norm and added to the residual stream (pre-norm).
+
+    Args:
+        config: of the model.
+        attention: of this layer.
+        mlp: the feed-forward part of this layer.
+        mlp_name: how the checkpoint calls it.
+    """
+
+    def __init__(
+        self, config: ModelConfig, attention: SelfAttention, mlp: GatedMLP | MixtureOfExperts, mlp_name: str = "mlp"
+    ) -> None:
+        super().__init__()
+        self.input_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.self_attn = attention
+        self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.mlp = mlp
+        self._mlp_name = mlp_name
+
+    def forward(
+        self,
+        hidden: torch.Tensor,
+        residual: torch.Tensor,
+        positions: torch.Tensor,
+        rotary_cos_sin: torch.Tensor,
+        kv_cache: torch.Tensor,
+        metadata: AttentionMetadata,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """(output of the layer before, residual stream) -> (output of this layer, residual stream)."""
+        hidden, residual = self.input_layernorm.add(hidden, residual)
+        hidden = self.self_attn(hidden, positions, rotary_cos_sin, kv_cache, metadata)
+        hidden, residual = self.post_attention_layernorm.add(hidden, residual)
+        return self.mlp(hidden), residual
+
+    def slots(self, prefix: str) -> Slots:
+        """See `CausalLM.slots`."""
+        return {
+            **self.input_layernorm.slots(f"{prefix}.input_layernorm"),
+            **self.self_attn.slots(f"{prefix}.self_attn"),
+            **self.post_attention_layernorm.slots(f"{prefix}.post_attention_layernorm"),
+            **self.mlp.slots(f"{prefix}.{self._mlp_name}"),
+        }
+
+
+class CausalLM(nn.Module):
+    """Token ids of a flat batch -> hidden states -> logits. Weights are allocated, not filled: see `slots`."""
+
+    norm_class: type[RMSNorm] = RMSNorm
+    """Of the norm before the output layer."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.embed_tokens = Embedding(config.vocab_size, config.hidden_size)
+        self.layers = nn.ModuleList(self.build_layer(config, index) for index in range(config.num_layers))
+        self.norm = self.norm_class(config.hidden_size, config.rms_norm_eps)
+        self.lm_head = None if config.tie_word_embeddings else Linear(config.hidden_size, config.vocab_size)
+
+    def build_layer(self, config: ModelConfig, index: int) -> DecoderLayer:
+        """Layer `index` of the architecture."""
+        raise NotImplementedError
+
+    def embed(self, token_ids: torch.Tensor) -> torch.Tensor:
+        """[num_tokens], int64 -> [num_tokens, hidden_size]."""
+        return self.embed_tokens.look_up(token_ids)
+
+    def forward(
+        self,
+        token_ids: torch.Tensor,
+        positions: torch.Tensor,
+        rotary_tables: tuple[torch.Tensor, ...],
+        kv_cache: torch.Tensor,
+        metadata: AttentionMetadata,
+        logit_rows: torch.Tensor,
+    ) -> torch.Tensor:
+        """Compute one step.
+
+        Args:
+            token_ids: [num_tokens], int64.
+            positions: [num_tokens], int64, of each token in its request.
+            rotary_tables: each [max_model_len, rotary_dim], float32; see `layers.rotary_embedding.rotary_tables`.
+            kv_cache: [num_layers, 2, num_blocks, block_size, num_kv_heads, head_dim], written in place.
+            metadata: how the rows attend.
+            logit_rows: [num_logits], int64, the rows whose logits are wanted.
+
+        Returns:
+            [num_logits, hidden_size], for `logits`.
+        """
+        hidden = self.embed(token_ids)  # [num_tokens, hidden_size]
+        residual = torch.zeros_like(hidden)
+        for index, layer in enumerate(self.layers):
+            table = rotary_tables[self.config.rotary_table(index)]
+            hidden, residual = layer(hidden, residual, positions, table, kv_cache[index], metadata)
+        hidden, residual = hidden[logit_rows], residual[logit_rows]  # [num_logits, hidden_size]
+        return self.norm.add(hidden, residual)[0]
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """[num_logits, hidden_size] -> [num_logits, vocab_size], float32; apart, so that many rows can go in parts."""
+        head = self.embed_tokens if self.lm_head is None else self.lm_head
+        logits: torch.Tensor = head(hidden).float()
+        cap = self.config.logit_soft_cap
+        return logits if cap is None else cap * torch.tanh(logits / cap)
+
+    def slots(self) -> Slots:
+        """Where each weight of the checkpoint goes, by Hugging Face's name."""
+        slots: Slots = {**self.embed_tokens.slots("model.embed_tokens"), **self.norm.slots("model.norm")}
+        for index, layer in enumerate(cast(Iterable[DecoderLayer], self.layers)):
+            slots |= layer.slots(f"model.layers.{index}")
+        if self.lm_head is not None:
+            slots |= self.lm_head.slots("lm_head")
+        return slots

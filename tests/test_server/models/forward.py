@@ -1,0 +1,50 @@
+"""Logits of our models, computed as the engine would: in chunks, through the paged cache."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from forebay_server.layers.attention import SequenceSlice, build_attention_metadata
+from forebay_server.layers.rotary_embedding import rotary_tables
+from forebay_server.models.decoder import CausalLM
+from forebay_server.weights.checkpoint import open_checkpoint
+from forebay_server.weights.loader import load_model
+
+BLOCK_SIZE = 4
+CPU = torch.device("cpu")
+
+
+def load(path: Path, dtype: torch.dtype = torch.float32) -> CausalLM:
+    """The model of a checkpoint."""
+    return load_model(open_checkpoint(path), dtype, CPU, available_bytes=1 << 30).model
+
+
+@torch.inference_mode()
+def logits_of(
+    model: CausalLM, prompt: Sequence[int], chunk_sizes: Sequence[int] = (), max_model_len: int = 512
+) -> torch.Tensor:
+    """[len(prompt), vocab_size]: the prompt in chunks of these sizes (the rest as one), a size of 1 being a decode."""
+    config = model.config
+    num_blocks = -(-len(prompt) // BLOCK_SIZE)
+    kv_cache = torch.zeros(config.num_layers, 2, num_blocks, BLOCK_SIZE, config.num_kv_heads, config.head_dim)
+    block_ids = list(range(num_blocks))[::-1]
+    tables = rotary_tables(config, max_model_len)
+    windows = {config.sliding_window(layer) for layer in range(config.num_layers)}
+    found = []
+    done = 0
+    sizes = [*chunk_sizes, len(prompt) - sum(chunk_sizes)]
+    for size in filter(None, sizes):
+        part = SequenceSlice(size, done, block_ids)
+        positions = torch.arange(done, done + size)
+        hidden = model(
+            torch.tensor(prompt[done : done + size]),
+            positions,
+            tables,
+            kv_cache,
+            build_attention_metadata([part], BLOCK_SIZE, CPU, windows),
+            torch.arange(size),
+        )
+        found.append(model.logits(hidden))
+        done += size
+    return torch.cat(found)
