@@ -1,0 +1,182 @@
+"""Weights as the C++ library reads them: panels of 64 outputs, in which 64 bytes are the same few inputs of 16 outputs."""
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+import torch
+
+from forebay_kernels.cpu.arena import Arena
+from forebay_kernels.cpu.structures import WeightStructure
+from forebay_kernels.int4_weights import Int4Weight, pack_int4, unpack_int4
+from forebay_kernels.int8_weights import Int8Weight, quantize_int8
+
+PANEL = 64
+"""Outputs of a panel; outputs and inputs are padded with zeros to multiples of it."""
+
+AnyWeight = Int8Weight | Int4Weight | torch.Tensor
+"""A weight, [out_features, in_features]; a tensor in any float dtype is computed with in bfloat16."""
+
+
+class WeightKind(IntEnum):
+    """How the numbers of a packed weight are stored (`WeightKind` of `source/interface.h`)."""
+
+    INT8_CHANNELS = 0
+    INT8_GROUPS = 1
+    INT4_GROUPS = 2
+    BF16 = 3
+
+
+@dataclass(frozen=True, slots=True)
+class PackedWeight:
+    """A weight in panels; `num_outputs` and `num_inputs` are padded."""
+
+    kind: WeightKind
+    group: int
+    """Inputs that share a scale of the activations, and of the weight where it has groups: 32 or 64."""
+    num_outputs: int
+    num_inputs: int
+    in_features: int
+    """What was not padded."""
+    data: torch.Tensor
+    """uint8."""
+    channel_scales: torch.Tensor | None
+    """[num_outputs], float32."""
+    scales: torch.Tensor | None
+    """[panels, groups, PANEL], float16."""
+    mins: torch.Tensor | None
+    """As scales."""
+    bias: torch.Tensor | None
+    """[num_outputs], float32."""
+
+    def structure(self) -> WeightStructure:
+        """Pointers into this object, which must outlive them."""
+        return WeightStructure(
+            self.kind,
+            self.group,
+            self.num_outputs,
+            self.num_inputs,
+            *(_pointer(tensor) for tensor in (self.data, self.channel_scales, self.scales, self.mins, self.bias)),
+        )
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes that are read to multiply with it."""
+        parts = (self.data, self.channel_scales, self.scales, self.mins, self.bias)
+        return sum(part.numel() * part.element_size() for part in parts if part is not None)
+
+
+def pack(
+    weight: AnyWeight, bias: torch.Tensor | None = None, *, num_parts: int = 1, arena: Arena | None = None
+) -> PackedWeight:
+    """Pack a weight.
+
+    Groups that the library does not know are changed into ones that it does: whole multiples of 64 are split, without
+    loss; other sizes, and weights with a permutation of their inputs, are quantized again to eight bits.
+
+    Args:
+        weight: [out_features, in_features].
+        bias: [out_features], any float dtype.
+        num_parts: so many weights of equal size on top of one another, whose panels are to take turns (gate, up).
+        arena: where the packed numbers go; None: memory of their own.
+    """
+    weight = _known(weight)
+    arena = arena or Arena()
+    out_features, in_features = _shape(weight)
+    rows = _panel_rows(out_features, num_parts)
+    num_inputs = -(-in_features // PANEL) * PANEL
+    channel_scales = scales = mins = None
+    group = PANEL
+    if isinstance(weight, Int8Weight):
+        numbers = _take(weight.values, rows, num_inputs).view(torch.uint8) ^ 128
+        kind, data = WeightKind.INT8_CHANNELS, _interleave(numbers, 4)
+        if weight.scales.shape[1] == 1:
+            channel_scales = arena.copy(_take(weight.scales.float(), rows, 1).flatten())
+        else:
+            kind, group = WeightKind.INT8_GROUPS, min(PANEL, weight.group_size)
+            scales = arena.copy(_group_panels(weight.scales, rows, num_inputs // group))
+    elif isinstance(weight, Int4Weight):
+        kind, group = WeightKind.INT4_GROUPS, min(PANEL, weight.group_size)
+        numbers = _take(unpack_int4(weight.packed, weight.group_size), rows, num_inputs)
+        eights = _interleave(numbers, 8).view(-1, PANEL, 2, 4)
+        data = eights[:, :, 0] | eights[:, :, 1] << 4
+        scales = arena.copy(_group_panels(weight.scales, rows, num_inputs // group))
+        if weight.mins is not None:
+            mins = arena.copy(_group_panels(weight.mins, rows, num_inputs // group))
+        elif weight.zeros is not None:
+            shifts = -weight.zeros.float() * weight.scales.float()
+            mins = arena.copy(_group_panels(shifts, rows, num_inputs // group))
+    else:
+        kind, data = WeightKind.BF16, _interleave(_take(weight.bfloat16(), rows, num_inputs), 2)
+    return PackedWeight(
+        kind=kind,
+        group=group,
+        num_outputs=len(rows),
+        num_inputs=num_inputs,
+        in_features=in_features,
+        data=arena.copy(data.contiguous().view(torch.uint8).flatten()),
+        channel_scales=channel_scales,
+        scales=scales,
+        mins=mins,
+        bias=None if bias is None else arena.copy(_take(bias.float().unsqueeze(1), rows, 1).flatten()),
+    )
+
+
+def _known(weight: AnyWeight) -> AnyWeight:
+    """The same weight with groups that the library knows."""
+    if isinstance(weight, torch.Tensor):
+        return weight
+    if isinstance(weight, Int4Weight) and weight.permutation is not None:
+        return quantize_int8(weight.dequantize())
+    group_size, num_groups = weight.group_size, weight.scales.shape[1]
+    if isinstance(weight, Int8Weight) and num_groups == 1:
+        return weight
+    if group_size in (32, 64):
+        return weight
+    if group_size % PANEL:
+        return quantize_int8(weight.dequantize())
+    repeats = group_size // PANEL
+    scales = weight.scales.repeat_interleave(repeats, dim=1)
+    if isinstance(weight, Int8Weight):
+        return Int8Weight(weight.values, scales)
+    zeros = None if weight.zeros is None else weight.zeros.repeat_interleave(repeats, dim=1)
+    mins = None if weight.mins is None else weight.mins.repeat_interleave(repeats, dim=1)
+    # Chunks of 64 and of 128 hold their numbers in another order.
+    numbers = unpack_int4(weight.packed, group_size)
+    return Int4Weight(pack_int4(numbers, PANEL), scales, zeros, None, mins)
+
+
+def _shape(weight: AnyWeight) -> tuple[int, int]:
+    if isinstance(weight, Int8Weight):
+        return weight.values.shape[0], weight.values.shape[1]
+    if isinstance(weight, Int4Weight):
+        return weight.packed.shape[0], weight.packed.shape[1] * 2
+    return weight.shape[0], weight.shape[1]
+
+
+def _panel_rows(out_features: int, num_parts: int) -> torch.Tensor:
+    """[num_outputs]: which row of the weight each output is; out_features: padding."""
+    size = out_features // num_parts
+    padded = -(-size // PANEL) * PANEL
+    rows = torch.arange(padded).expand(num_parts, -1)
+    rows = torch.where(rows < size, rows + torch.arange(num_parts).unsqueeze(1) * size, out_features)
+    return rows.unflatten(1, (-1, PANEL)).transpose(0, 1).flatten()
+
+
+def _take(matrix: torch.Tensor, rows: torch.Tensor, num_columns: int) -> torch.Tensor:
+    """Rows of [out_features, columns], padded with zeros to [len(rows), num_columns]."""
+    padded = torch.nn.functional.pad(matrix, (0, num_columns - matrix.shape[1], 0, 1))
+    return padded.index_select(0, rows)
+
+
+def _interleave(numbers: torch.Tensor, at_once: int) -> torch.Tensor:
+    """[num_outputs, num_inputs] -> [panels, num_inputs / at_once, PANEL, at_once]."""
+    return numbers.view(-1, PANEL, numbers.shape[1] // at_once, at_once).transpose(1, 2).contiguous()
+
+
+def _group_panels(values: torch.Tensor, rows: torch.Tensor, num_groups: int) -> torch.Tensor:
+    """[out_features, groups] -> [panels, num_groups, PANEL], float16."""
+    return _take(values.float(), rows, num_groups).half().view(-1, PANEL, num_groups).transpose(1, 2).contiguous()
+
+
+def _pointer(tensor: torch.Tensor | None) -> int | None:
+    return None if tensor is None else tensor.data_ptr()

@@ -1,0 +1,92 @@
+// Sixteen sums of four products of bytes each, by what the instruction set has for them.
+#pragma once
+
+#include "vectors.h"
+
+namespace {
+
+// Eight-bit weights are stored as number + 128. This is what a dot product with them has too much, for each unit of the
+// activations' sum: AVX2 takes the 128 off each weight instead.
+#if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
+constexpr int32_t EXCESS = 128;
+#else
+constexpr int32_t EXCESS = 0;
+#endif
+
+// Rows and sixteens of outputs that are computed together, by the number of registers.
+#if defined(__AVX512F__)
+constexpr int TILE_ROWS = 6;
+constexpr int TILE_SIXTEENS = 4;
+#else
+constexpr int TILE_ROWS = 2;
+constexpr int TILE_SIXTEENS = 2;
+#endif
+
+// Four bytes of activations, repeated; 64 bytes of weights, of 16 outputs.
+#if defined(__AVX512F__)
+
+struct Bytes {
+    __m512i v;
+};
+
+inline Bytes repeat4(const int8_t* p) {
+    int32_t bits;
+    memcpy(&bits, p, 4);
+    return {_mm512_set1_epi32(bits)};
+}
+inline Bytes load_weights(const uint8_t* p) { return {_mm512_loadu_si512(p)}; }
+inline Bytes low_nibbles(Bytes a) { return {_mm512_and_si512(a.v, _mm512_set1_epi8(15))}; }
+inline Bytes high_nibbles(Bytes a) { return {_mm512_and_si512(_mm512_srli_epi16(a.v, 4), _mm512_set1_epi8(15))}; }
+inline I16 dot(I16 sum, Bytes weights, Bytes x) { return {_mm512_dpbusd_epi32(sum.v, weights.v, x.v)}; }
+inline I16 dot_nibbles(I16 sum, Bytes weights, Bytes x) { return dot(sum, weights, x); }
+
+#else
+
+struct Bytes {
+    __m256i lo, hi;
+};
+
+inline Bytes repeat4(const int8_t* p) {
+    int32_t bits;
+    memcpy(&bits, p, 4);
+    return {_mm256_set1_epi32(bits), _mm256_set1_epi32(bits)};
+}
+inline Bytes load_weights(const uint8_t* p) {
+    return {_mm256_loadu_si256((const __m256i*)p), _mm256_loadu_si256((const __m256i*)(p + 32))};
+}
+inline Bytes low_nibbles(Bytes a) {
+    const __m256i mask = _mm256_set1_epi8(15);
+    return {_mm256_and_si256(a.lo, mask), _mm256_and_si256(a.hi, mask)};
+}
+inline Bytes high_nibbles(Bytes a) {
+    const __m256i mask = _mm256_set1_epi8(15);
+    return {_mm256_and_si256(_mm256_srli_epi16(a.lo, 4), mask), _mm256_and_si256(_mm256_srli_epi16(a.hi, 4), mask)};
+}
+
+#if defined(__AVXVNNI__)
+
+inline I16 dot(I16 sum, Bytes weights, Bytes x) {
+    return {_mm256_dpbusd_avx_epi32(sum.lo, weights.lo, x.lo), _mm256_dpbusd_avx_epi32(sum.hi, weights.hi, x.hi)};
+}
+inline I16 dot_nibbles(I16 sum, Bytes weights, Bytes x) { return dot(sum, weights, x); }
+
+#else
+
+// Pairs of products stay below 2^15: |x| is at most 127, |weight| at most 128, and 2 * 127 * 128 = 32,512.
+inline __m256i dot8(__m256i sum, __m256i magnitudes, __m256i x) {
+    return _mm256_add_epi32(sum, _mm256_madd_epi16(_mm256_maddubs_epi16(magnitudes, x), _mm256_set1_epi16(1)));
+}
+inline I16 dot(I16 sum, Bytes weights, Bytes x) {
+    const __m256i flip = _mm256_set1_epi8((char)0x80);
+    const __m256i lo = _mm256_xor_si256(weights.lo, flip), hi = _mm256_xor_si256(weights.hi, flip);
+    return {dot8(sum.lo, _mm256_abs_epi8(lo), _mm256_sign_epi8(x.lo, lo)),
+            dot8(sum.hi, _mm256_abs_epi8(hi), _mm256_sign_epi8(x.hi, hi))};
+}
+inline I16 dot_nibbles(I16 sum, Bytes weights, Bytes x) {
+    return {dot8(sum.lo, weights.lo, x.lo), dot8(sum.hi, weights.hi, x.hi)};
+}
+
+#endif
+#endif
+
+}  // namespace

@@ -1,0 +1,213 @@
+// Products of quantized rows with packed weights. Every output is the sum of its groups in their order, whatever the
+// number of rows: a row gives the same bits alone and in company.
+#pragma once
+
+#include "dot.h"
+#include "interface.h"
+
+namespace {
+
+constexpr int PANEL = 64;  // outputs that lie together
+
+// Quantized activations: row m has num_inputs numbers from values + m * num_inputs on.
+struct Activations {
+    int8_t* values;
+    float* scales;   // [rows, groups]
+    int32_t* sums;   // [rows, groups]: of the quantized numbers
+    uint16_t* bf16;  // instead of the three above, for weights in BF16
+};
+
+inline int num_groups(const Weight& weight) { return weight.num_inputs / weight.group; }
+
+inline int64_t panel_bytes(const Weight& weight) {
+    const int64_t numbers = (int64_t)weight.num_inputs * PANEL;
+    return weight.kind == INT4_GROUPS ? numbers / 2 : weight.kind == BF16 ? numbers * 2 : numbers;
+}
+
+// Add groups [first, last) of ROWS rows and SIXTEENS * 16 outputs to sums, [rows, 64].
+template <int KIND, int ROWS, int SIXTEENS>
+inline __attribute__((always_inline)) void add_tile(const Weight& weight, int panel, int sixteen, const Activations& x,
+                                                     int row, int first, int last, float* sums) {
+    const int groups = num_groups(weight), group = weight.group;
+    const uint8_t* data = weight.data + panel * panel_bytes(weight) + sixteen * 64;
+    const int8_t* values = x.values + (int64_t)row * weight.num_inputs;
+    const float* scales = x.scales + (int64_t)row * groups;
+    const int32_t* x_sums = x.sums + (int64_t)row * groups;
+    for (int g = first; g < last; g++) {
+        I16 dots[ROWS][SIXTEENS];
+#pragma GCC unroll 8
+        for (int m = 0; m < ROWS; m++) {
+            const I16 start = KIND == INT4_GROUPS ? set1((int32_t)0) : set1((int32_t)(-EXCESS * x_sums[m * groups + g]));
+#pragma GCC unroll 8
+            for (int b = 0; b < SIXTEENS; b++) dots[m][b] = start;
+        }
+        if constexpr (KIND == INT4_GROUPS) {
+            const uint8_t* bytes = data + (int64_t)g * group * (PANEL / 2);
+            for (int k = 0; k < group; k += 8, bytes += 4 * PANEL) {
+                Bytes w[SIXTEENS];
+#pragma GCC unroll 8
+                for (int b = 0; b < SIXTEENS; b++) w[b] = low_nibbles(load_weights(bytes + b * 64));
+#pragma GCC unroll 8
+                for (int m = 0; m < ROWS; m++) {
+                    const Bytes four = repeat4(values + (int64_t)m * weight.num_inputs + g * group + k);
+#pragma GCC unroll 8
+                    for (int b = 0; b < SIXTEENS; b++) dots[m][b] = dot_nibbles(dots[m][b], w[b], four);
+                }
+#pragma GCC unroll 8
+                for (int b = 0; b < SIXTEENS; b++) w[b] = high_nibbles(load_weights(bytes + b * 64));
+#pragma GCC unroll 8
+                for (int m = 0; m < ROWS; m++) {
+                    const Bytes four = repeat4(values + (int64_t)m * weight.num_inputs + g * group + k + 4);
+#pragma GCC unroll 8
+                    for (int b = 0; b < SIXTEENS; b++) dots[m][b] = dot_nibbles(dots[m][b], w[b], four);
+                }
+            }
+        } else {
+            const uint8_t* bytes = data + (int64_t)g * group * PANEL;
+            for (int k = 0; k < group; k += 4, bytes += 4 * PANEL) {
+                Bytes w[SIXTEENS];
+#pragma GCC unroll 8
+                for (int b = 0; b < SIXTEENS; b++) w[b] = load_weights(bytes + b * 64);
+#pragma GCC unroll 8
+                for (int m = 0; m < ROWS; m++) {
+                    const Bytes four = repeat4(values + (int64_t)m * weight.num_inputs + g * group + k);
+#pragma GCC unroll 8
+                    for (int b = 0; b < SIXTEENS; b++) dots[m][b] = dot(dots[m][b], w[b], four);
+                }
+            }
+        }
+        const int64_t at = ((int64_t)panel * groups + g) * PANEL + sixteen * 16;
+#pragma GCC unroll 8
+        for (int b = 0; b < SIXTEENS; b++) {
+            F16 weight_scale, weight_min;
+            if constexpr (KIND != INT8_CHANNELS) weight_scale = load_fp16(weight.scales + at + b * 16);
+            if constexpr (KIND == INT4_GROUPS)
+                weight_min = weight.mins ? load_fp16(weight.mins + at + b * 16) : weight_scale * set1(-8.0f);
+#pragma GCC unroll 8
+            for (int m = 0; m < ROWS; m++) {
+                float* out = sums + m * PANEL + (sixteen + b) * 16;
+                const float scale = scales[m * groups + g];
+                F16 sum = load(out);
+                if constexpr (KIND == INT8_CHANNELS) {
+                    sum = fma(to_float(dots[m][b]), set1(scale), sum);
+                } else {
+                    sum = fma(to_float(dots[m][b]), weight_scale * set1(scale), sum);
+                    if constexpr (KIND == INT4_GROUPS)
+                        sum = fma(weight_min, set1(scale * (float)x_sums[m * groups + g]), sum);
+                }
+                store(out, sum);
+            }
+        }
+    }
+}
+
+// BF16: the same for pairs of inputs [first, last).
+template <int ROWS, int SIXTEENS>
+inline __attribute__((always_inline)) void add_bf16_tile(const Weight& weight, int panel, int sixteen,
+                                                          const Activations& x, int row, int first, int last,
+                                                          float* sums) {
+    const uint8_t* data = weight.data + panel * panel_bytes(weight) + sixteen * 64;
+    const uint16_t* values = x.bf16 + (int64_t)row * weight.num_inputs;
+    F16 sum[ROWS][SIXTEENS];
+#pragma GCC unroll 8
+    for (int m = 0; m < ROWS; m++)
+#pragma GCC unroll 8
+        for (int b = 0; b < SIXTEENS; b++) sum[m][b] = load(sums + m * PANEL + (sixteen + b) * 16);
+    for (int k = first; k < last; k++) {
+        const uint8_t* bytes = data + (int64_t)k * 4 * PANEL;
+        int32_t two[ROWS];
+#pragma GCC unroll 8
+        for (int m = 0; m < ROWS; m++) memcpy(&two[m], values + (int64_t)m * weight.num_inputs + 2 * k, 4);
+#pragma GCC unroll 8
+        for (int b = 0; b < SIXTEENS; b++) {
+#if defined(__AVX512BF16__)
+            const __m512bh w = (__m512bh)_mm512_loadu_si512(bytes + b * 64);
+#pragma GCC unroll 8
+            for (int m = 0; m < ROWS; m++)
+                sum[m][b].v = _mm512_dpbf16_ps(sum[m][b].v, (__m512bh)_mm512_set1_epi32(two[m]), w);
+#else
+            const F16 pairs = load((const float*)(bytes + b * 64));
+            const F16 even = as_float(shift_left(as_int(pairs), 16)), odd = keep_high(pairs);
+#pragma GCC unroll 8
+            for (int m = 0; m < ROWS; m++) {
+                const I16 both = set1(two[m]);
+                sum[m][b] = fma(keep_high(as_float(both)), odd, sum[m][b]);
+                sum[m][b] = fma(as_float(shift_left(both, 16)), even, sum[m][b]);
+            }
+#endif
+        }
+    }
+#pragma GCC unroll 8
+    for (int m = 0; m < ROWS; m++)
+#pragma GCC unroll 8
+        for (int b = 0; b < SIXTEENS; b++) store(sums + m * PANEL + (sixteen + b) * 16, sum[m][b]);
+}
+
+template <int KIND, int ROWS>
+__attribute__((noinline)) void add_rows(const Weight& weight, int panel, int sixteen, int sixteens, const Activations& x,
+                                        int row, int first, int last, float* sums) {
+    for (int end = sixteen + sixteens; sixteen < end; sixteen += TILE_SIXTEENS) {
+        if constexpr (KIND == BF16) {
+            add_bf16_tile<ROWS, TILE_SIXTEENS>(weight, panel, sixteen, x, row, first, last, sums);
+        } else {
+            add_tile<KIND, ROWS, TILE_SIXTEENS>(weight, panel, sixteen, x, row, first, last, sums);
+        }
+    }
+}
+
+template <int KIND>
+inline void add_block(const Weight& weight, int panel, const Activations& x, int row, int rows, int first, int last,
+                      float* sums) {
+    using Function = void (*)(const Weight&, int, int, int, const Activations&, int, int, int, float*);
+#if defined(__AVX512F__)
+    constexpr Function functions[] = {add_rows<KIND, 1>, add_rows<KIND, 2>, add_rows<KIND, 3>,
+                                      add_rows<KIND, 4>, add_rows<KIND, 5>, add_rows<KIND, 6>};
+#else
+    constexpr Function functions[] = {add_rows<KIND, 1>, add_rows<KIND, 2>};
+#endif
+    const int num_tiles = (rows + TILE_ROWS - 1) / TILE_ROWS;
+    for (int tile = 0, done = 0; tile < num_tiles; tile++) {
+        const int size = (rows - done + num_tiles - tile - 1) / (num_tiles - tile);
+        functions[size - 1](weight, panel, 0, PANEL / 16, x, row + done, first, last, sums + done * PANEL);
+        done += size;
+    }
+}
+
+constexpr int BLOCK_BYTES = 32 * 1024;  // of weights that several tiles of rows read in turn: they stay in the L1 cache
+
+template <int KIND>
+inline void panel_of_kind(const Weight& weight, int panel, const Activations& x, int row, int rows, float* sums) {
+    // Groups, or pairs of inputs for BF16; a panel's bytes of each.
+    const int num_steps = KIND == BF16 ? weight.num_inputs / 2 : num_groups(weight);
+    const int64_t step_bytes = panel_bytes(weight) / num_steps;
+    const int at_once = rows <= TILE_ROWS ? num_steps : (int)(BLOCK_BYTES / step_bytes < 1 ? 1 : BLOCK_BYTES / step_bytes);
+    for (int first = 0; first < num_steps; first += at_once) {
+        const int last = first + at_once < num_steps ? first + at_once : num_steps;
+        add_block<KIND>(weight, panel, x, row, rows, first, last, sums);
+    }
+}
+
+// The outputs of one panel for rows [row, row + rows): sums becomes [rows, 64].
+inline void multiply_panel(const Weight& weight, int panel, const Activations& x, int row, int rows, float* sums) {
+    memset(sums, 0, sizeof(float) * rows * PANEL);
+    switch (weight.kind) {
+        case INT8_CHANNELS: panel_of_kind<INT8_CHANNELS>(weight, panel, x, row, rows, sums); break;
+        case INT8_GROUPS: panel_of_kind<INT8_GROUPS>(weight, panel, x, row, rows, sums); break;
+        case INT4_GROUPS: panel_of_kind<INT4_GROUPS>(weight, panel, x, row, rows, sums); break;
+        default: panel_of_kind<BF16>(weight, panel, x, row, rows, sums);
+    }
+    for (int b = 0; b < PANEL; b += 16) {
+        const int64_t output = (int64_t)panel * PANEL + b;
+        const F16 scale = weight.kind == INT8_CHANNELS ? load(weight.channel_scales + output) : set1(1.0f);
+        const F16 bias = weight.bias ? load(weight.bias + output) : set1(0.0f);
+        for (int m = 0; m < rows; m++) {
+            float* out = sums + m * PANEL + b;
+            store(out, weight.bias ? fma(load(out), scale, bias) : load(out) * scale);
+        }
+    }
+}
+
+// Rows that one item of work computes: enough to amortize the panel, few enough to share the work out.
+constexpr int ITEM_ROWS = 48;
+
+}  // namespace
