@@ -5,7 +5,6 @@ reference that is not there may still come, and a model nobody has looked at is 
 folder's name tells of is worth a warning. Deletes, and changes that leave pods as they are, always pass.
 """
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -13,14 +12,12 @@ from typing import Any
 from pydantic import ValidationError
 
 from forebay_operator.api.inference_service import InferenceServiceSpec
-from forebay_operator.catalogue.models import known_model
+from forebay_operator.catalogue.models import known_model, published_name
 from forebay_operator.failures import Failure
 from forebay_operator.observed import Body, Observed
 from forebay_operator.planning import rendered_part
 from forebay_operator.resolve import model_status, resolve
 
-_PUBLISHED = re.compile(r"^pvc://[^/]+/(?:.*/)?([^/]+/[^/]+)$")
-"""The last two parts of a path: `org/name`, as a repository is often copied."""
 MAX_WARNING_CHARS = 1024
 
 
@@ -94,12 +91,12 @@ def _with_facts(observed: Observed, services: Iterable[Body]) -> Observed:
 
 
 def _published(observed: Observed, spec: InferenceServiceSpec) -> Verdict:
-    match = _PUBLISHED.match(spec.model.uri)
-    facts = known_model(match.group(1)) if match else None
-    if match is None or facts is None:
+    name = published_name(spec.model.uri)
+    facts = known_model(name) if name else None
+    if facts is None:
         return Verdict()
     model = model_status(spec, facts).model_dump(mode="json", by_alias=True, exclude_none=True)
     problem = resolve(replace(observed, service={**observed.service, "status": {"model": model}})).plan_problem
     if problem is None:
         return Verdict()
-    return Verdict(warning=f"if this is {match.group(1)} as published: {problem.reason}: {problem.message}")
+    return Verdict(warning=f"if this is {name} as published: {problem.reason}: {problem.message}")

@@ -1,5 +1,6 @@
 """The built-in well-known models, read from `models.toml`: facts without a download."""
 
+import re
 import tomllib
 from functools import cache
 from importlib.resources import files
@@ -9,6 +10,9 @@ from forebay_operator.facts.inspect_model import facts_of_config
 from forebay_operator.facts.model_facts import ModelFacts
 
 PREFIX = "hf://"
+
+_LAST_TWO_PARTS = re.compile(r"^pvc://[^/]+/(?:.*/)?([^/]+/[^/]+)$")
+"""Of a path: `org/name`, as a repository is often copied."""
 
 
 def known_model_names() -> list[str]:
@@ -29,6 +33,15 @@ def known_model(name: str) -> ModelFacts | None:
     wanted = name.removeprefix(PREFIX).lower()
     config = next((config for known, config in _configs().items() if known.lower() == wanted), None)
     return None if config is None else facts_of_config(config, f"catalogue entry {wanted}")
+
+
+def published_name(uri: str) -> str | None:
+    """The well-known model that a path on a claim is named like (`pvc://models/org/name`); None when there is none.
+
+    What lies there may be something else: this is good for a first answer or a warning, never for a refusal.
+    """
+    match = _LAST_TWO_PARTS.match(uri)
+    return match.group(1) if match and known_model(match.group(1)) else None
 
 
 @cache

@@ -10,7 +10,7 @@ from typing import Any
 
 from forebay_operator.catalogue import AcceleratorProfile
 from forebay_operator.catalogue.accelerators import accelerators
-from forebay_operator.catalogue.models import known_model, known_model_names
+from forebay_operator.catalogue.models import PREFIX, known_model, known_model_names, published_name
 from forebay_operator.facts.errors import FactsError
 from forebay_operator.facts.inspect_model import inspect_model
 from forebay_operator.facts.model_facts import ModelFacts
@@ -25,7 +25,13 @@ examples:
                --max-model-len 8192 --concurrent-sequences 16
   forebay plan --model ./SmolLM2-135M-Instruct.gguf --accelerator cpu --memory 3Gi --concurrent-sequences 8
   forebay plan --model hf://Qwen/Qwen3-32B --compare h100-80gb,l40s-48gb,a100-80gb --concurrent-sequences 8
+  forebay plan --model hf://org/name@revision --accelerator l4-24gb
   forebay plan -f inferenceservice.yaml --model ./Llama-3.3-70B-Instruct
+
+MODEL is a folder, a config.json or a GGUF file; or org/name of a well-known model, for which nothing is read; or any
+model of the Hugging Face Hub as hf://org/name[@revision][/file.gguf], of which only metadata is read, from HF_ENDPOINT
+and as the user of HF_TOKEN. The path of a model on a cluster's claim (pvc://) means nothing here: with -f, --model says
+what lies there.
 
 exit status: 0 there is a plan; 1 refused, with the changes that would fit; 2 wrong input.
 """
@@ -60,7 +66,7 @@ def parser() -> argparse.ArgumentParser:
     add(
         "--model",
         metavar="MODEL",
-        help="folder, config.json, GGUF file, or a well-known model (org/name, hf://org/name)",
+        help="folder, config.json, GGUF file, org/name of a well-known model, or hf://org/name; see below",
     )
     add("-f", "--file", type=Path, metavar="FILE", help="read an InferenceService from YAML (- for standard input)")
     add("--accelerator", metavar="NAME", help="a profile of the catalogue; `list` shows them")
@@ -148,11 +154,11 @@ def _budget(arguments: argparse.Namespace) -> KVBudget:
 
 
 def _facts(model: str) -> ModelFacts:
-    """Facts from a path, or of a well-known model.
+    """Facts from a path, of a well-known model, or from the hub.
 
     Raises:
-        UsageError: neither.
-        FactsError: the path is there, but not a model that is known.
+        UsageError: none of these.
+        FactsError: it is there, but not a model that is known; or the hub does not give it.
     """
     path = Path(model.removeprefix("file://"))
     if path.exists():
@@ -160,12 +166,25 @@ def _facts(model: str) -> ModelFacts:
     facts = known_model(model)
     if facts is not None:
         return facts
-    if "://" not in model and model.count("/") != 1:
+    if model.startswith(PREFIX):
+        return _hub_facts(model)
+    if "://" in model:
+        raise UsageError(f"--model {model}: only hf:// addresses are known here; or pass a path on this machine")
+    if model.count("/") != 1:
         raise UsageError(f"--model {model}: no such file or folder")
     raise UsageError(
-        f"--model {model}: not one of the {len(known_model_names())} models of the catalogue; pass the path of its "
-        "folder, config.json or GGUF file on this machine"
+        f"--model {model}: no such file or folder, and not one of the {len(known_model_names())} models of the "
+        f"catalogue; {PREFIX}{model} asks the hub for it"
     )
+
+
+def _hub_facts(model: str) -> ModelFacts:
+    from forebay_operator.facts.hub import Hub, HubAddress, hub_facts  # its libraries are needed for this only
+
+    address = HubAddress.parse(model)
+    if address is None:
+        raise UsageError(f"--model {model}: must be hf://org/name, hf://org/name@revision or hf://org/name/file.gguf")
+    return hub_facts(address, Hub.from_environment())
 
 
 def _profile(name: str) -> AcceleratorProfile:
@@ -204,16 +223,15 @@ def _from_file(arguments: argparse.Namespace) -> Answer:
     except ValueError as error:
         raise UsageError(str(error)) from None
     uri = manifest.model_uri
-    if arguments.model is not None:
-        facts = _facts(arguments.model)
-    else:
-        known = known_model(uri)
-        if known is None:
-            raise UsageError(
-                f"{arguments.file}: spec.model.uri {uri}: what lies there is not known here; pass --model with the "
-                "path of the same model on this machine, or with the name of a well-known one"
-            )
-        facts = known
+    model = arguments.model or published_name(uri)
+    if model is None:
+        raise UsageError(
+            f"{arguments.file}: spec.model.uri {uri}: what lies there is not known here; pass --model with the "
+            "path of the same model on this machine, its hf:// address, or the name of a well-known one"
+        )
+    facts = _facts(model)
+    if arguments.model is None:
+        sys.stderr.write(f"forebay plan: {uri} is taken for {model} as published; --model says otherwise\n")
     request = manifest.request(facts)
     if arguments.gpus_per_node is not None:
         request = replace(request, gpus_per_node=arguments.gpus_per_node)

@@ -59,7 +59,19 @@ def read_gguf_facts(path: Path) -> ModelFacts:
         FactsError: not a sound GGUF file, or an architecture that is not known.
         OSError: the file cannot be opened.
     """
-    header = read_gguf_header(path)
+    return facts_of_gguf(read_gguf_header(path), str(path))
+
+
+def facts_of_gguf(header: GGUFHeader, path: str) -> ModelFacts:
+    """Facts from a header.
+
+    Args:
+        header: of the file.
+        path: the file's name for messages.
+
+    Raises:
+        FactsError: an architecture that is not known, or a key is missing or wrong.
+    """
     architecture = header.metadata.get("general.architecture")
     if not isinstance(architecture, str) or architecture not in MODEL_TYPES:
         known = ", ".join(MODEL_TYPES)
@@ -87,7 +99,7 @@ def read_gguf_facts(path: Path) -> ModelFacts:
     return facts
 
 
-def _config(header: GGUFHeader, architecture: str, path: Path) -> ConfigReader:
+def _config(header: GGUFHeader, architecture: str, path: str) -> ConfigReader:
     """The header's keys under the names of config.json."""
     names = {key: f"{architecture}.{suffix}" for key, suffix in KEYS.items()}
     data: dict[str, Any] = {}
@@ -106,7 +118,7 @@ def _config(header: GGUFHeader, architecture: str, path: Path) -> ConfigReader:
     data["attention_bias"] = "blk.0.attn_output.bias" in header.tensors
     if architecture == "deepseek2":
         _latent_sizes(data, header)
-    return ConfigReader(data, str(path), names)
+    return ConfigReader(data, path, names)
 
 
 def _model_type(header: GGUFHeader, architecture: str) -> str:

@@ -109,15 +109,29 @@ def read_gguf_header(path: Path) -> GGUFHeader:
         if path.stat().st_size < 24:
             raise corrupt(f"{path}: {path.stat().st_size} bytes are too few for a GGUF file")
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            return _Cursor(data, str(path)).header()
+            return _Cursor(data, len(data), str(path)).header()
+
+
+class MoreNeededError(Exception):
+    """The header goes on behind the part of the file that is here."""
+
+
+def parse_gguf_header(start: bytes, size: int, source: str) -> GGUFHeader:
+    """The same from the first bytes of a file of `size` bytes.
+
+    Raises:
+        FactsError: as `read_gguf_header`.
+        MoreNeededError: the header is longer than what is here.
+    """
+    return _Cursor(start, size, source).header()
 
 
 class _Cursor:
     """A place in the file that moves on with every read; all reads are checked against the end."""
 
-    def __init__(self, data: mmap.mmap, source: str) -> None:
+    def __init__(self, data: mmap.mmap | bytes, size: int, source: str) -> None:
         self._data = data
-        self._size = len(data)
+        self._size = size
         self._source = source
         self._at = 0
 
@@ -212,9 +226,11 @@ class _Cursor:
         return self._data[start : self._at]
 
     def _skip(self, count: int) -> None:
-        if self._at + count > self._size:
+        if self._at + count > len(self._data):
             raise self._cut_short()
         self._at += count
 
-    def _cut_short(self) -> FactsError:
+    def _cut_short(self) -> FactsError | MoreNeededError:
+        if len(self._data) < self._size:
+            return MoreNeededError()
         return corrupt(f"{self._source}: cut short inside its header, after {self._size} bytes; download it again")

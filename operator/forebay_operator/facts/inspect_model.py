@@ -15,6 +15,7 @@ from forebay_operator.facts.quantization_config import apply_scheme, read_scheme
 from forebay_operator.facts.safetensors_header import StoredTensor, read_folder
 
 MAX_CONFIG_BYTES = 16 * 1024 * 1024
+MODELOPT_NAME = "hf_quant_config.json"
 
 
 def inspect_model(path: Path) -> ModelFacts:
@@ -68,11 +69,11 @@ def read_config_facts(path: Path) -> ModelFacts:
         OSError: a file cannot be opened.
     """
     data = _read_object(path)
-    modelopt_path = path.parent / "hf_quant_config.json"
+    modelopt_path = path.parent / MODELOPT_NAME
     modelopt = _read_object(modelopt_path) if modelopt_path.is_file() else None
     tensors = read_folder(path.parent)
     facts = facts_of_config(data, str(path), modelopt, tensors)
-    _check_complete(facts, path)
+    check_complete(facts, str(path.parent), path.name)
     return facts
 
 
@@ -109,23 +110,34 @@ def facts_of_config(
     return facts if scheme is None else replace(facts, tensors=apply_scheme(facts.tensors, scheme))
 
 
-def _check_complete(facts: ModelFacts, path: Path) -> None:
-    """Files that hold less than the configuration describes are an unfinished download."""
+def check_complete(facts: ModelFacts, folder: str, config: str) -> None:
+    """Files that hold less than the configuration describes are an unfinished download.
+
+    Raises:
+        FactsError: they do.
+    """
     stored = facts.checkpoint.stored_parameters
     if stored and stored * 100 < facts.num_parameters * 99:
-        raise corrupt(
-            f"{path.parent}: its safetensors hold {stored} parameters, {path.name} describes {facts.num_parameters}"
-        )
+        raise corrupt(f"{folder}: its safetensors hold {stored} parameters, {config} describes {facts.num_parameters}")
 
 
 def _read_object(path: Path) -> dict[str, Any]:
     """A JSON object from a small file."""
     if path.stat().st_size > MAX_CONFIG_BYTES:
         raise bad_config(f"{path}: {path.stat().st_size} bytes are too many for a configuration")
+    return parse_object(path.read_bytes(), str(path))
+
+
+def parse_object(raw: bytes, source: str) -> dict[str, Any]:
+    """A JSON object.
+
+    Raises:
+        FactsError: not JSON, or not an object.
+    """
     try:
-        data = json.loads(path.read_bytes())
-    except ValueError as error:
-        raise bad_config(f"{path}: not JSON: {error}") from None
+        data = json.loads(raw)
+    except (ValueError, RecursionError) as error:
+        raise bad_config(f"{source}: not JSON: {error}") from None
     if not isinstance(data, dict):
-        raise bad_config(f"{path}: must hold an object, not {type(data).__name__}")
+        raise bad_config(f"{source}: must hold an object, not {type(data).__name__}")
     return data

@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from forebay_operator.cli.plan import main
+from tests.fakes.hub import Repository, fake_hub
 from tests.smollm2 import smollm2_gguf
 
 ROOT = Path(__file__).parents[3]
@@ -136,6 +137,32 @@ def test_a_file_without_known_model_says_what_to_pass(tmp_path: Path, capsys: py
     check_one_line(capsys.readouterr().err, "spec.model.uri pvc://models/llama", "pass --model")
 
 
+def test_a_claims_folder_that_is_named_like_a_known_model_is_taken_for_it_and_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "service.yaml"
+    path.write_text(MANIFEST.replace("models/llama", "models/meta-llama/Llama-3.3-70B-Instruct"))
+    assert main(["-f", str(path)]) == 0
+    told = capsys.readouterr()
+    assert "llama 70.6B on 4 x h100-80gb" in told.out
+    check_one_line(told.err, "is taken for meta-llama/Llama-3.3-70B-Instruct as published", "--model")
+
+
+def test_a_model_of_the_hub_is_planned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    wish = ["--model", "hf://org/tiny", "--accelerator", "l4-24gb", "--concurrent-sequences", "1"]
+    with fake_hub() as hub:
+        monkeypatch.setenv("HF_ENDPOINT", hub.url)
+        hub.repositories["org/tiny"] = Repository(tmp_path)
+        assert main(wish) == 0
+        assert "llama 0M on 1 x l4-24gb" in capsys.readouterr().out
+        hub.repositories["org/tiny"].private = True
+        assert main(wish) == 2
+    check_one_line(capsys.readouterr().err, "hf://org/tiny/config.json", "set HF_TOKEN")
+
+
 @pytest.mark.parametrize(
     ("content", "words"),
     [
@@ -165,7 +192,9 @@ def test_a_wrong_config_gives_one_line_that_names_file_and_key(
     [
         ([], ("--model", "--accelerator", "--help")),
         (["--model", "./no-such-folder-here", "--accelerator", "h100-80gb"], ("no-such-folder-here",)),
-        (["--model", "nobody/nothing", "--accelerator", "h100-80gb"], ("nobody/nothing", "catalogue")),
+        (["--model", "nobody/nothing", "--accelerator", "h100-80gb"], ("catalogue", "hf://nobody/nothing asks")),
+        (["--model", "hf://nobody", "--accelerator", "h100-80gb"], ("must be hf://org/name",)),
+        (["--model", "s3://bucket/a", "--accelerator", "h100-80gb"], ("s3://bucket/a", "only hf://")),
         (["--model", "Qwen/Qwen3-8B", "--accelerator", "h100"], ("'h100'", "h100-80gb")),
         (["--model", "Qwen/Qwen3-8B", "--accelerator", "cpu"], ("accelerator.memory", "8Gi")),
         (["--model", "Qwen/Qwen3-8B", "--compare", "h100-80gb,nope"], ("'nope'",)),
