@@ -60,6 +60,7 @@ ErrorType = Literal[
     "not_found_error",
     "rate_limit_error",
     "service_unavailable_error",
+    "timeout_error",
     "internal_server_error",
 ]
 
@@ -137,6 +138,13 @@ class UnavailableError(ApiError):
 
     status = HTTPStatus.SERVICE_UNAVAILABLE
     error_type: ErrorType = "service_unavailable_error"
+
+
+class RequestTimeoutError(ApiError):
+    """504: the answer was not done within the server's `--request-timeout`; trying again would take as long."""
+
+    status = HTTPStatus.GATEWAY_TIMEOUT
+    error_type: ErrorType = "timeout_error"
 
 
 class InternalError(ApiError):

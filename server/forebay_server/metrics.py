@@ -178,6 +178,7 @@ def _counters(now: StateSnapshot, slots: Sequence[float], prefix: str, labels: d
         ("prefix_cache_queries", "Prompt tokens looked up in the prefix cache.", now.prefix_cache_queries),
         ("prefix_cache_hits", "Prompt tokens found in the prefix cache.", now.prefix_cache_hits),
         ("num_preemptions", "Requests that lost their blocks and start over.", now.num_preemptions),
+        ("admission_rejections", "Requests refused with 429.", now.num_admission_rejections),
         ("engine_restarts", "Engines started because the one before ended or hung.", now.num_engine_restarts),
     ):
         family = CounterMetricFamily(prefix + name, help_text, labels=list(labels))

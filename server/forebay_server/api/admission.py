@@ -1,4 +1,8 @@
-"""Who may come in: a bound on choices waiting and running, decided before anything is computed for a request."""
+"""Who may come in: bounds on the choices that wait and run, and on their prompt tokens, before anything is computed.
+
+A full queue refuses before it tokenizes; how many tokens a prompt has is known only afterwards, so a request that would
+go over the bound by itself is refused then. Both are all or nothing: choices and prompts of one request count fully.
+"""
 
 import math
 import time
@@ -11,17 +15,20 @@ _MAX_RETRY_SECONDS = 60
 
 
 class Admission:
-    """Counts choices from admission to their end; every choice of a request counts.
+    """Counts choices and their prompt tokens from admission to their end.
 
     Args:
         max_choices: more at a time get 429.
+        max_tokens: prompt tokens; more at a time get 429. None: no bound.
         state: where the count is published.
     """
 
-    def __init__(self, max_choices: int, state: SharedState) -> None:
+    def __init__(self, max_choices: int, max_tokens: int | None, state: SharedState) -> None:
         self._max_choices = max_choices
+        self._max_tokens = max_tokens
         self._state = state
         self._num_in_flight = 0
+        self._num_tokens = 0
         self._seconds_per_choice = 0.1  # smoothed time between two ends, while busy
         self._last_end = time.monotonic()
 
@@ -46,17 +53,39 @@ class Admission:
                 param="n",
             )
         if self._num_in_flight + num_choices > self._max_choices:
-            wait = math.ceil(min(_MAX_RETRY_SECONDS, max(1.0, self._seconds_per_choice * self._num_in_flight / 2)))
-            raise OverloadedError(
-                f"the server is busy: {self._num_in_flight} requests wait or run, the limit is {self._max_choices}",
-                code="queue_full",
-                retry_after_seconds=wait,
-            )
+            raise self._overloaded(f"{self._num_in_flight} requests wait or run, the limit is {self._max_choices}")
+        if self._max_tokens is not None and self._num_tokens >= self._max_tokens:
+            raise self._too_many_tokens()
         self._num_in_flight += num_choices
         self._state.put("num_in_flight", self._num_in_flight)
 
-    def release(self, num_choices: int) -> None:
-        """Give back places of choices that ended."""
+    def admit_tokens(self, num_tokens: int) -> None:
+        """Take room for the prompt tokens of all choices of a request that has its places, or for none.
+
+        Raises:
+            InvalidRequestError: the request alone is more than there is room for at any time.
+            OverloadedError: too many are there.
+        """
+        if self._max_tokens is not None:
+            if num_tokens > self._max_tokens:
+                raise InvalidRequestError(
+                    f"all prompts together have {num_tokens} tokens; this server takes {self._max_tokens} at a time"
+                )
+            if self._num_tokens + num_tokens > self._max_tokens:
+                raise self._too_many_tokens()
+        self._num_tokens += num_tokens
+
+    def _too_many_tokens(self) -> OverloadedError:
+        return self._overloaded(f"{self._num_tokens} prompt tokens wait or run, the limit is {self._max_tokens}")
+
+    def _overloaded(self, reason: str) -> OverloadedError:
+        wait = math.ceil(min(_MAX_RETRY_SECONDS, max(1.0, self._seconds_per_choice * self._num_in_flight / 2)))
+        self._state.add("num_admission_rejections", 1)
+        return OverloadedError(f"the server is busy: {reason}", code="queue_full", retry_after_seconds=wait)
+
+    def release(self, num_choices: int, num_tokens: int = 0) -> None:
+        """Give back the places of choices that ended, and the room for their prompt tokens."""
+        self._num_tokens -= num_tokens
         if num_choices == 0:
             return
         now = time.monotonic()

@@ -10,6 +10,7 @@ from forebay_server.api.disconnect import until_disconnect
 from forebay_server.api.openai_types import EmbeddingBody
 from forebay_server.api.pooling import WINDOW, PooledPrompts, PoolingRequest
 from forebay_server.api.prompts import Prompt, Truncation, prompt_list, prompt_token_ids
+from forebay_server.api.queue_place import queue_place
 from forebay_server.api.request_params import refuse_what_is_missing
 from forebay_server.api.service import ServedModel, Service
 from forebay_server.api.sse import encode_json
@@ -33,6 +34,7 @@ def embeddings_router(service: Service) -> APIRouter:
                 param="dimensions",
             )
         model = service.require_model(body.model)
+        place = queue_place(request, body, service.config)
         inputs = prompt_list(body.input)
         if len(inputs) > MAX_INPUTS:
             raise InvalidRequestError(f"input has {len(inputs)} items; at most {MAX_INPUTS} are taken", param="input")
@@ -43,7 +45,7 @@ def embeddings_router(service: Service) -> APIRouter:
         async def work() -> tuple[list[list[float]], int]:
             nonlocal pooled
             prepared = await service.in_thread(lambda: _prepare(body, inputs, model, arrival_time))
-            pooled = PooledPrompts(service, prepared, num_places)
+            pooled = PooledPrompts(service, prepared, num_places, place)
             request.scope["forebay.generation"] = pooled
             return await pooled.vectors(), pooled.usage.prompt_tokens
 

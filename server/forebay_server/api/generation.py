@@ -2,10 +2,11 @@
 
 import secrets
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 
-from forebay_server.api.outputs import first_output, next_output
+from forebay_server.api.outputs import first_output, limit_time, next_output
+from forebay_server.api.queue_place import QueuePlace
 from forebay_server.api.service import Service
 from forebay_server.errors import ApiError
 from forebay_server.messages import AddRequest, FinishReason, RequestOutput, TokenLogprobs
@@ -119,15 +120,17 @@ class Generation:
         service: the server.
         request: what to generate; already admitted.
         tokenizer: of the model.
+        place: in the queue.
     """
 
-    def __init__(self, service: Service, request: GenerationRequest, tokenizer: Tokenizer) -> None:
+    def __init__(self, service: Service, request: GenerationRequest, tokenizer: Tokenizer, place: QueuePlace) -> None:
         self._service = service
         self._request = request
         self._metrics: RequestMetrics = service.metrics
         self.usage = Usage(sum(map(len, request.prompts)))
         self._choice_by_id: dict[str, _Choice] = {}
         self._messages: list[AddRequest] = []
+        self._stop_clock: Callable[[], None] = lambda: None
         engine_id = secrets.token_hex(8)  # never the client's: two clients may send the same
         for index in range(request.num_choices):
             prompt, sampling = request.prompts[index // request.n], request.sampling[index // request.n]
@@ -137,6 +140,8 @@ class Generation:
                 sampling=sampling,
                 choice_index=index % request.n,
                 arrival_time=request.arrival_time,
+                priority=place.priority,
+                tenant=place.tenant,
                 cache_salt=request.cache_salt,
             )
             text = ChoiceText(
@@ -155,12 +160,14 @@ class Generation:
 
         Raises:
             UnavailableError: no token came within the queue timeout, or the engine is gone.
+            RequestTimeoutError: the whole answer was not there within the request timeout.
             InternalError: the engine could not serve this request.
         """
+        arrival_time, config = self._request.arrival_time, self._service.config
         try:
             queue = self._service.engine.submit(self._messages)
-            limit_seconds = self._service.config.queue_timeout_seconds
-            output = await first_output(queue, self._request.arrival_time, limit_seconds)
+            self._stop_clock = limit_time(queue, arrival_time, config.request_timeout_seconds)
+            output = await first_output(queue, arrival_time, config.queue_timeout_seconds)
             while True:
                 update = self._take(output)
                 if update is not None:
@@ -174,6 +181,7 @@ class Generation:
 
     def close(self, finish_reason: FinishReason = "abort") -> None:
         """Abort whatever still runs (the client left, or the request failed); may be called twice."""
+        self._stop_clock()
         self._service.engine.abort(list(self._choice_by_id))
         for choice in self._choice_by_id.values():
             self._count_end(choice, finish_reason)
@@ -230,7 +238,7 @@ class Generation:
         self.usage.completion_tokens += num_tokens
 
     def _count_end(self, choice: _Choice, finish_reason: FinishReason) -> None:
-        self._service.admission.release(1)
+        self._service.admission.release(1, choice.num_prompt_tokens)
         observe = self._metrics.observe
         self._metrics.count_finished(finish_reason)
         arrival = self._request.arrival_time

@@ -19,6 +19,7 @@ from forebay_server.api.service import Service
 from forebay_server.errors import (
     ApiError,
     BodyTooLargeError,
+    RequestTimeoutError,
     UnauthorizedError,
     UnsupportedMediaTypeError,
     error_body,
@@ -149,6 +150,8 @@ def error_headers(error: ApiError) -> dict[str, str]:
     headers: dict[str, str] = {}
     if error.retry_after_seconds is not None:
         headers["Retry-After"] = str(error.retry_after_seconds)
+    if error.status == RequestTimeoutError.status:
+        headers["X-Should-Retry"] = "false"  # OpenAI's clients repeat requests that got a 5xx, unless told not to
     if error.code == "draining":
         headers["Connection"] = "close"  # so that a client's pool does not come back here
     if error.status == UnauthorizedError.status:

@@ -22,6 +22,9 @@ class Body(BaseModel):
     model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
 
 
+Priority = Annotated[int, Field(ge=-(2**31), lt=2**31, description="lower is served first; needs the policy")]
+
+
 class StreamOptions(Body):
     """What a stream says besides its text."""
 
@@ -48,7 +51,6 @@ class GenerationBody(Truncated):
         "guided_json": (None,),
         "guided_regex": (None,),
         "length_penalty": (None, 1),
-        "priority": (None, 0),
         "response_format": (None, {"type": "text"}),
         "structured_outputs": (None,),
         "use_beam_search": (None, False),
@@ -79,7 +81,8 @@ class GenerationBody(Truncated):
     allowed_token_ids: Annotated[list[TokenId], Field(max_length=MAX_ALLOWED_TOKENS)] | None = None
     bad_words: Annotated[list[StopString], Field(max_length=MAX_BAD_WORDS)] | None = None
     seed: int | None = Field(None, ge=-(2**63), lt=2**63)
-    user: str | None = None
+    user: str | None = Field(None, description="tenants take turns; the header X-Forebay-Tenant goes before it")
+    priority: Priority | None = None
     cache_salt: Annotated[str, StringConstraints(min_length=1, max_length=1024)] | None = None
 
 
@@ -171,7 +174,7 @@ class DetokenizeBody(Body):
 class EmbeddingBody(Truncated):
     """`POST /v1/embeddings`."""
 
-    not_offered: ClassVar[dict[str, tuple[object, ...]]] = {"messages": (None,), "priority": (None, 0)}
+    not_offered: ClassVar[dict[str, tuple[object, ...]]] = {"messages": (None,)}
 
     model: str | None = None
     input: Prompts
@@ -182,4 +185,5 @@ class EmbeddingBody(Truncated):
     )
     add_special_tokens: bool | None = None
     user: str | None = None
+    priority: Priority | None = None
     cache_salt: Annotated[str, StringConstraints(min_length=1, max_length=1024)] | None = None

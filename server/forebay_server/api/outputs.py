@@ -2,12 +2,33 @@
 
 import asyncio
 import time
+from collections.abc import Callable
 
 from forebay_server.api.engine_client import OutputQueue
-from forebay_server.errors import InternalError, UnavailableError
+from forebay_server.errors import InternalError, RequestTimeoutError, UnavailableError
 from forebay_server.messages import RequestOutput
 
 QUEUE_RETRY_SECONDS = 5
+
+
+def limit_time(queue: OutputQueue, arrival_time: float, limit_seconds: float | None) -> Callable[[], None]:
+    """Put an error into the queue when the time of a request is up.
+
+    Args:
+        queue: of the request.
+        arrival_time: CLOCK_MONOTONIC seconds.
+        limit_seconds: from then on; None: no limit.
+
+    Returns:
+        Stops the clock.
+    """
+    if limit_seconds is None:
+        return lambda: None
+    error = RequestTimeoutError(
+        f"the answer was not done within {limit_seconds:g} s, the limit of this server", code="request_timeout"
+    )
+    remaining = max(0.0, limit_seconds - (time.monotonic() - arrival_time))
+    return asyncio.get_running_loop().call_later(remaining, queue.put_nowait, error).cancel
 
 
 async def next_output(queue: OutputQueue) -> RequestOutput:

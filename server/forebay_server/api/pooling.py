@@ -2,12 +2,13 @@
 
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from forebay_server.api.engine_client import OutputQueue
 from forebay_server.api.generation import Usage
-from forebay_server.api.outputs import first_output, next_output
+from forebay_server.api.outputs import first_output, limit_time, next_output
+from forebay_server.api.queue_place import QueuePlace
 from forebay_server.api.service import Service
 from forebay_server.errors import ApiError
 from forebay_server.messages import AddRequest, FinishReason, Pooling, RequestOutput
@@ -35,12 +36,22 @@ class PooledPrompts:
         service: the server.
         request: what to pool.
         num_places: that it took.
+        place: in the queue.
+
+    Raises:
+        OverloadedError: there is no room for its tokens.
+        InvalidRequestError: there never is.
     """
 
-    def __init__(self, service: Service, request: PoolingRequest, num_places: int) -> None:
+    def __init__(self, service: Service, request: PoolingRequest, num_places: int, place: QueuePlace) -> None:
         self._service = service
         self._request = request
         self._num_places = num_places
+        self._place = place
+        self._num_tokens = sum(sorted(map(len, request.prompts))[-num_places:])
+        """Prompt tokens in the engine at a time, at most."""
+        service.admission.admit_tokens(self._num_tokens)
+        self._stop_clock: Callable[[], None] = lambda: None
         self._index_by_id: dict[str, int] = {}
         self.usage = Usage(sum(map(len, request.prompts)))
 
@@ -54,6 +65,8 @@ class PooledPrompts:
         engine_id = secrets.token_hex(8)
         found: dict[int, list[float]] = {}
         queue = OutputQueue()
+        limit_seconds = self._service.config.request_timeout_seconds
+        self._stop_clock = limit_time(queue, self._request.arrival_time, limit_seconds)
         try:
             for index in range(self._num_places):
                 self._submit(engine_id, index, queue)
@@ -73,12 +86,13 @@ class PooledPrompts:
 
     def close(self, finish_reason: FinishReason = "abort") -> None:
         """End whatever still runs; may be called twice."""
+        self._stop_clock()
         self._service.engine.abort(list(self._index_by_id))
         for index in self._index_by_id.values():
             self._count_end(index, finish_reason)
         self._index_by_id.clear()
-        self._service.admission.release(self._num_places)
-        self._num_places = 0
+        self._service.admission.release(self._num_places, self._num_tokens)
+        self._num_places = self._num_tokens = 0
 
     def _submit(self, engine_id: str, index: int, queue: OutputQueue) -> None:
         message = AddRequest(
@@ -86,6 +100,8 @@ class PooledPrompts:
             prompt_token_ids=self._request.prompts[index],
             sampling=SamplingParams(max_tokens=1),
             arrival_time=self._request.arrival_time,
+            priority=self._place.priority,
+            tenant=self._place.tenant,
             cache_salt=self._request.cache_salt,
             pooling=self._request.pooling,
         )

@@ -12,6 +12,7 @@ from starlette.responses import Response
 from forebay_server.api.disconnect import until_disconnect
 from forebay_server.api.generation import ChoiceUpdate, Generation, GenerationRequest, Usage
 from forebay_server.api.openai_types import GenerationBody
+from forebay_server.api.queue_place import QueuePlace, queue_place
 from forebay_server.api.service import ServedModel, Service
 from forebay_server.api.sse import EventStreamResponse, encode_json, event
 
@@ -62,9 +63,10 @@ async def answer(
         form: chat or completions.
     """
     model = service.require_model(body.model)
+    place = queue_place(request, body, service.config)
     num_choices = num_prompts * (body.n or 1)
     service.admission.admit(num_choices)
-    holder = _Holder(service, num_choices)
+    holder = _Holder(service, num_choices, place)
     envelope = Envelope(
         id=f"{form.id_prefix}-{secrets.token_hex(12)}", created=int(time.time()), model=body.model or service.model_name
     )
@@ -87,14 +89,18 @@ async def answer(
 class _Holder:
     """Places in the admission, until a generation holds them; closing gives back what is left, once."""
 
-    def __init__(self, service: Service, num_choices: int) -> None:
+    def __init__(self, service: Service, num_choices: int, place: QueuePlace) -> None:
         self._service = service
         self._num_choices = num_choices
+        self._place = place
         self.generation: Generation | None = None
 
-    def start(self, generation: Generation) -> None:
-        self.generation = generation
+    def start(self, prepared: GenerationRequest, model: ServedModel) -> Generation:
+        """Take room for the tokens, which are known now, and hand everything to a generation."""
+        self._service.admission.admit_tokens(sum(map(len, prepared.prompts)) * prepared.n)
+        self.generation = Generation(self._service, prepared, model.text.tokenizer, self._place)
         self._num_choices = 0
+        return self.generation
 
     @property
     def usage(self) -> Usage:
@@ -112,9 +118,7 @@ async def _begin(
 ) -> tuple[ChoiceUpdate, AsyncIterator[ChoiceUpdate]]:
     """Start and wait for the first update, so that a failure before it still gets its own status code."""
     prepared = await service.in_thread(lambda: prepare(model))
-    generation = Generation(service, prepared, model.text.tokenizer)
-    holder.start(generation)
-    updates = generation.updates()
+    updates = holder.start(prepared, model).updates()
     return await anext(updates), updates
 
 

@@ -53,7 +53,7 @@ class Service:
     _tokenizing: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(2, "tokenize"))
 
     def __post_init__(self) -> None:
-        self.admission = Admission(self.config.max_queued_requests, self.state)
+        self.admission = Admission(self.config.max_queued_requests, self.config.max_queued_tokens, self.state)
         self.metrics = RequestMetrics(self.state)
         self.token_rate = TokenRate(self.state)
 

@@ -144,6 +144,11 @@ class Scheduler:
         """Requests that hold none: new, held or preempted."""
         return len(self._waiting) + self._num_held
 
+    @property
+    def num_tenants(self) -> int:
+        """Tenants that have requests."""
+        return self._waiting.num_tenants
+
     def take_counters(self) -> StepCounters:
         """What happened since the last call."""
         counters, self._counters = self._counters, StepCounters()

@@ -39,6 +39,11 @@ class WaitingQueue:
         """Requests that wait."""
         return self._num_waiting
 
+    @property
+    def num_tenants(self) -> int:
+        """Tenants that have requests."""
+        return len(self._accounts)
+
     def enter(self, name: str) -> Tenant:
         """Count in a new request of a tenant; returns whom its tokens are booked on."""
         account = self._accounts.get(name)

@@ -69,6 +69,8 @@ class StateSnapshot:
     """Choices admitted and not finished, tokenizing included."""
     num_in_engine: float = 0
     """Choices handed to the engine and not finished."""
+    num_admission_rejections: float = 0
+    """Requests that got 429."""
     in_engine_since: float = 0
     """When `num_in_engine` last rose from 0."""
     weight_bytes: float = 0

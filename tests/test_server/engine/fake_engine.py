@@ -37,6 +37,7 @@ def make_request(
     priority: int = 0,
     arrival_time: float = 0.0,
     cache_salt: str = "",
+    tenant: str = "",
     sampling: SamplingParams | None = None,
 ) -> AddRequest:
     return AddRequest(
@@ -46,6 +47,7 @@ def make_request(
         priority=priority,
         arrival_time=arrival_time,
         cache_salt=cache_salt,
+        tenant=tenant,
     )
 
 
