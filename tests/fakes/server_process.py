@@ -74,8 +74,12 @@ class ServerProcess:
             )
         self.port, self.ops_port = 0, 0
         if wait_seconds:
-            self.wait_until_listening()
-            self.wait_until_ready(wait_seconds)
+            try:
+                self.wait_until_listening()
+                self.wait_until_ready(wait_seconds)
+            except BaseException:
+                self.close()
+                raise
 
     @property
     def log(self) -> str:

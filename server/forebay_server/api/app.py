@@ -19,6 +19,7 @@ from forebay_server.api.embeddings import embeddings_router
 from forebay_server.api.health import health_router
 from forebay_server.api.middleware import Gatekeeper, error_headers
 from forebay_server.api.models import models_router
+from forebay_server.api.responses import responses_router
 from forebay_server.api.service import Service
 from forebay_server.api.tokenization import tokenize_router
 from forebay_server.errors import ApiError, InternalError, InvalidRequestError, NotFoundError, error_body
@@ -37,6 +38,7 @@ def build_app(service: Service) -> FastAPI:
         completions_router,
         embeddings_router,
         models_router,
+        responses_router,
         tokenize_router,
         health_router,
     ):

@@ -19,7 +19,7 @@ from forebay_server.api.request_params import (
     template_messages,
     text_options,
 )
-from forebay_server.api.running import Envelope, answer
+from forebay_server.api.running import ChunkFormat, Envelope, answer
 from forebay_server.api.service import ServedModel, Service
 from forebay_server.errors import InvalidRequestError
 from forebay_server.text.chat_template import ChatTemplate
@@ -33,14 +33,27 @@ def chat_router(service: Service) -> APIRouter:
     @router.post("/v1/chat/completions", summary="Answer a conversation")
     async def chat_completions(body: ChatBody, request: Request) -> Response:
         arrival_time = time.monotonic()
-        refuse_what_is_missing(body)
-        if body.top_logprobs is not None and not body.logprobs:
-            raise InvalidRequestError("top_logprobs is only for logprobs: true", param="top_logprobs")
-        model = service.require_model(body.model)
-        form = _ChatFormat(model.text.tokenizer, with_logprobs=bool(body.logprobs))
-        return await answer(service, request, body, 1, lambda served: _prepare(body, served, arrival_time), form)
+        check_chat(body)
+        form = chat_format(body, service.require_model(body.model))
+        return await answer(service, request, body, 1, lambda served: prepare_chat(body, served, arrival_time), form)
 
     return router
+
+
+def check_chat(body: ChatBody) -> None:
+    """Refuse what can be refused without the model.
+
+    Raises:
+        InvalidRequestError: naming the field.
+    """
+    refuse_what_is_missing(body)
+    if body.top_logprobs is not None and not body.logprobs:
+        raise InvalidRequestError("top_logprobs is only for logprobs: true", param="top_logprobs")
+
+
+def chat_format(body: ChatBody, model: ServedModel) -> "ChatFormat":
+    """How the answer to a chat request is written."""
+    return ChatFormat(model.text.tokenizer, with_logprobs=bool(body.logprobs))
 
 
 def require_chat_template(model: ServedModel) -> ChatTemplate:
@@ -65,7 +78,12 @@ def chat_prompt(body: Any, model: ServedModel) -> list[int]:
     )
 
 
-def _prepare(body: ChatBody, model: ServedModel, arrival_time: float) -> GenerationRequest:
+def prepare_chat(body: ChatBody, model: ServedModel, arrival_time: float) -> GenerationRequest:
+    """What to generate for a chat request; tokenizes, so it runs in a thread.
+
+    Raises:
+        InvalidRequestError: it cannot be served.
+    """
     prompt = chat_prompt(body, model)
     check_token_ids(prompt, model, "messages")
     if not prompt:
@@ -94,7 +112,9 @@ def _prepare(body: ChatBody, model: ServedModel, arrival_time: float) -> Generat
     )
 
 
-class _ChatFormat:
+class ChatFormat(ChunkFormat):
+    """Messages, deltas and their log-probabilities."""
+
     id_prefix = "chatcmpl"
 
     def __init__(self, tokenizer: Tokenizer, *, with_logprobs: bool) -> None:
@@ -103,6 +123,7 @@ class _ChatFormat:
         self._begun: set[int] = set()
 
     def whole(self, envelope: Envelope, updates: list[ChoiceUpdate], usage: Usage) -> dict[str, Any]:
+        """See `AnswerFormat.whole`."""
         choices = []
         for index in sorted({update.index for update in updates}):
             own = [update for update in updates if update.index == index]
@@ -120,6 +141,7 @@ class _ChatFormat:
         return {**_head(envelope, "chat.completion"), "choices": choices, "usage": usage.as_dict()}
 
     def chunks(self, envelope: Envelope, update: ChoiceUpdate) -> Iterator[dict[str, Any]]:
+        """See `ChunkFormat.chunks`."""
         head = _head(envelope, "chat.completion.chunk")
         if update.index not in self._begun:
             self._begun.add(update.index)
@@ -135,6 +157,7 @@ class _ChatFormat:
             yield {**head, "choices": [last]}
 
     def usage_chunk(self, envelope: Envelope) -> dict[str, Any]:
+        """See `ChunkFormat.usage_chunk`."""
         return {**_head(envelope, "chat.completion.chunk"), "choices": []}
 
 

@@ -16,7 +16,7 @@ from forebay_server.api.request_params import (
     sampling_params,
     text_options,
 )
-from forebay_server.api.running import Envelope, answer
+from forebay_server.api.running import ChunkFormat, Envelope, answer
 from forebay_server.api.service import ServedModel, Service
 from forebay_server.errors import InvalidRequestError
 from forebay_server.text.prompt_text import PromptText
@@ -103,7 +103,7 @@ def _prompt_logprobs(body: CompletionBody) -> int | None:
     return max((number for number in wanted if number is not None), default=None)
 
 
-class _CompletionFormat:
+class _CompletionFormat(ChunkFormat):
     id_prefix = "cmpl"
 
     def __init__(self, tokenizer: Tokenizer, body: CompletionBody) -> None:

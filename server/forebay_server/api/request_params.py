@@ -6,6 +6,7 @@ from typing import TypeVar
 
 from forebay_server.api.generation import TextOptions
 from forebay_server.api.openai_types import EmbeddingBody, GenerationBody, Message
+from forebay_server.api.responses_types import ResponsesBody
 from forebay_server.api.service import ServedModel
 from forebay_server.errors import InvalidRequestError
 from forebay_server.sampling_params import SamplingParams
@@ -13,7 +14,7 @@ from forebay_server.sampling_params import SamplingParams
 _Value = TypeVar("_Value")
 
 
-def refuse_what_is_missing(body: GenerationBody | EmbeddingBody) -> None:
+def refuse_what_is_missing(body: GenerationBody | EmbeddingBody | ResponsesBody) -> None:
     """Refuse fields that ask for something this version does not do.
 
     Raises:

@@ -2,6 +2,7 @@
 
 import secrets
 import time
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -27,21 +28,51 @@ class Envelope:
 
 
 class AnswerFormat(Protocol):
-    """How chat and completions write the same updates."""
+    """How each kind of endpoint writes the same updates."""
 
     id_prefix: str
+    ends_with_done: bool
+    """Whether `[DONE]` comes after the last event."""
 
     def whole(self, envelope: Envelope, updates: list[ChoiceUpdate], usage: Usage) -> dict[str, Any]:
         """The answer in one piece; `updates` of all choices in the order in which they came."""
         ...
 
-    def chunks(self, envelope: Envelope, update: ChoiceUpdate) -> Iterable[dict[str, Any]]:
-        """The chunks of a stream for one update, without `usage`."""
+    def events(
+        self, envelope: Envelope, body: GenerationBody, updates: AsyncIterator[ChoiceUpdate], usage: Callable[[], Usage]
+    ) -> AsyncIterator[bytes]:
+        """The encoded events of a stream; `usage` tells the tokens so far."""
         ...
 
+
+class ChunkFormat(ABC):
+    """A stream of chunks, as chat and completions have."""
+
+    ends_with_done = True
+
+    @abstractmethod
+    def chunks(self, envelope: Envelope, update: ChoiceUpdate) -> Iterable[dict[str, Any]]:
+        """The chunks for one update, without `usage`."""
+
+    @abstractmethod
     def usage_chunk(self, envelope: Envelope) -> dict[str, Any]:
         """A chunk without choices, to carry the usage."""
-        ...
+
+    async def events(
+        self, envelope: Envelope, body: GenerationBody, updates: AsyncIterator[ChoiceUpdate], usage: Callable[[], Usage]
+    ) -> AsyncIterator[bytes]:
+        """See `AnswerFormat.events`."""
+        options = body.stream_options
+        with_usage = options is not None and bool(options.include_usage)
+        running_usage = options is not None and bool(options.continuous_usage_stats)
+        async for update in updates:
+            chunks = self.chunks(envelope, update)
+            if with_usage or running_usage:
+                told = usage().as_dict() if running_usage else None
+                chunks = [{**chunk, "usage": told} for chunk in chunks]
+            yield b"".join(map(event, chunks))
+        if with_usage:
+            yield event({**self.usage_chunk(envelope), "usage": usage().as_dict()})
 
 
 async def answer(
@@ -75,7 +106,8 @@ async def answer(
         if body.stream:
             first, updates = await until_disconnect(request.receive, _begin(service, model, prepare, holder))
             request.scope["forebay.generation"] = holder.generation
-            return EventStreamResponse(_events(envelope, body, form, first, updates, holder), holder.close)
+            events = form.events(envelope, body, _resumed(first, updates), lambda: holder.usage)
+            return EventStreamResponse(events, holder.close, ends_with_done=form.ends_with_done)
         collected = await until_disconnect(request.receive, _collect(service, model, prepare, holder))
         request.scope["forebay.generation"] = holder.generation
         content = form.whole(envelope, collected, holder.usage)
@@ -129,27 +161,7 @@ async def _collect(
     return [first, *[update async for update in updates]]
 
 
-async def _events(
-    envelope: Envelope,
-    body: GenerationBody,
-    form: AnswerFormat,
-    first: ChoiceUpdate,
-    updates: AsyncIterator[ChoiceUpdate],
-    holder: _Holder,
-) -> AsyncIterator[bytes]:
-    options = body.stream_options
-    with_usage = options is not None and bool(options.include_usage)
-    running_usage = options is not None and bool(options.continuous_usage_stats)
-
-    def encoded(update: ChoiceUpdate) -> bytes:
-        chunks = list(form.chunks(envelope, update))
-        if with_usage or running_usage:
-            usage = holder.usage.as_dict() if running_usage else None
-            chunks = [{**chunk, "usage": usage} for chunk in chunks]
-        return b"".join(map(event, chunks))
-
-    yield encoded(first)
+async def _resumed(first: ChoiceUpdate, updates: AsyncIterator[ChoiceUpdate]) -> AsyncIterator[ChoiceUpdate]:
+    yield first
     async for update in updates:
-        yield encoded(update)
-    if with_usage:
-        yield event({**form.usage_chunk(envelope), "usage": holder.usage.as_dict()})
+        yield update

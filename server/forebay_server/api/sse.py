@@ -20,21 +20,28 @@ def event(content: Mapping[str, Any]) -> bytes:
     return b"data: " + encode_json(content) + b"\n\n"
 
 
+def named_event(name: str, content: Mapping[str, Any]) -> bytes:
+    """One event with an `event:` line."""
+    return b"event: " + name.encode("ascii") + b"\n" + event(content)
+
+
 class EventStreamResponse(Response):
     """Sends events as they come.
 
     Args:
         events: the encoded events, without the closing `[DONE]`; an ApiError in between becomes an error event.
         close: called in the end, however it comes.
+        ends_with_done: whether `[DONE]` closes the stream.
     """
 
     media_type = "text/event-stream"
 
-    def __init__(self, events: AsyncIterator[bytes], close: Callable[[], None]) -> None:
+    def __init__(self, events: AsyncIterator[bytes], close: Callable[[], None], *, ends_with_done: bool = True) -> None:
         super().__init__(headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
         del self.headers["content-length"]
         self._events = events
         self._close = close
+        self._last = DONE if ends_with_done else b""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send until the last event or the disconnect."""
@@ -52,4 +59,4 @@ class EventStreamResponse(Response):
                 await send({"type": "http.response.body", "body": chunk, "more_body": True})
         except ApiError as error:
             await send({"type": "http.response.body", "body": event(error_body(error)), "more_body": True})
-        await send({"type": "http.response.body", "body": DONE, "more_body": False})
+        await send({"type": "http.response.body", "body": self._last, "more_body": False})
