@@ -86,7 +86,7 @@ def _refuse_what_is_missing(config: ServerConfig) -> None:
     for flag, value, allowed in (
         ("--tensor-parallel-size", engine.tensor_parallel_size, (1,)),
         ("--pipeline-parallel-size", engine.pipeline_parallel_size, (1,)),
-        ("--kv-cache-dtype", engine.kv_cache_dtype, ("auto", "float32", "bfloat16", "float16")),
+        ("--kv-cache-dtype", engine.kv_cache_dtype, ("auto", "float32", "bfloat16", "float16", "int8")),
         ("--draft-model", config.draft_model, (None,)),
         ("--num-speculative-tokens", config.num_speculative_tokens, (0,)),
     ):

@@ -38,6 +38,8 @@ def resolve_kv_dtype(config: EngineConfig, dtype: torch.dtype) -> torch.dtype:
     """
     if config.kv_cache_dtype == "auto":
         return dtype
+    if config.kv_cache_dtype == "int8":
+        return torch.int8
     if config.kv_cache_dtype not in DTYPES:
         raise bad_configuration(f"--kv-cache-dtype {config.kv_cache_dtype} is not supported yet", "use auto")
     return DTYPES[config.kv_cache_dtype]

@@ -6,8 +6,11 @@ import torch
 
 from forebay_server.config import EngineConfig
 from forebay_server.errors import ExitCode, StartupError
+from forebay_server.layers.kv_cache import KVCache
 from forebay_server.models.model_config import ModelConfig
 
+SCALE_DTYPE = torch.float32
+"""Of an int8 cache: one scale for each token and head."""
 DEFAULT_TOKENS_PER_SEQUENCE = 256
 """Without --kv-cache-tokens: room for max_num_seqs requests of this length."""
 DEFAULT_MEMORY_SHARE = 0.5
@@ -45,7 +48,7 @@ def plan_kv_cache(
 
     Args:
         config: says how many tokens, or leaves it open.
-        model_config: gives the bytes of a token: 2 * layers * kv_heads * head_dim * bytes of dtype.
+        model_config: gives the bytes of a token: 2 * layers * kv_heads * (head_dim * bytes of dtype + scale).
         max_model_len: longest request.
         dtype: of keys and values.
         available_bytes: free after the weights were loaded.
@@ -53,8 +56,9 @@ def plan_kv_cache(
     Raises:
         StartupError: 14 when the cache does not fit, with the numbers.
     """
-    values_per_token = 2 * model_config.num_layers * model_config.num_kv_heads * model_config.head_dim
-    bytes_per_token = values_per_token * dtype.itemsize
+    heads_per_token = 2 * model_config.num_layers * model_config.num_kv_heads
+    scale_bytes = 0 if dtype.is_floating_point else SCALE_DTYPE.itemsize
+    bytes_per_token = heads_per_token * (model_config.head_dim * dtype.itemsize + scale_bytes)
     have_bytes = available_bytes - working_bytes(config, model_config)
     num_tokens = config.kv_cache_tokens
     if num_tokens is None:
@@ -83,7 +87,9 @@ def working_bytes(config: EngineConfig, model_config: ModelConfig) -> int:
     return 4 * (config.max_num_batched_tokens * floats_per_token + config.max_num_seqs * floats_per_sample)
 
 
-def allocate_kv_cache(layout: KVCacheLayout, model_config: ModelConfig, device: torch.device) -> torch.Tensor:
-    """All zero: [num_layers, 2, num_blocks, block_size, num_kv_heads, head_dim]; keys at index 0, values at 1."""
-    shape = (model_config.num_layers, 2, layout.num_blocks, layout.block_size)
-    return torch.zeros(*shape, model_config.num_kv_heads, model_config.head_dim, dtype=layout.dtype, device=device)
+def allocate_kv_cache(layout: KVCacheLayout, model_config: ModelConfig, device: torch.device) -> KVCache:
+    """All zero, with scales where the dtype is int8."""
+    shape = (model_config.num_layers, 2, layout.num_blocks, layout.block_size, model_config.num_kv_heads)
+    numbers = torch.zeros(*shape, model_config.head_dim, dtype=layout.dtype, device=device)
+    has_scales = not layout.dtype.is_floating_point
+    return KVCache(numbers, torch.zeros(shape, dtype=SCALE_DTYPE, device=device) if has_scales else None)

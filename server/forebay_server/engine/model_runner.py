@@ -10,6 +10,7 @@ from forebay_server.engine.prompt_scores import score_prompt
 from forebay_server.engine.sampler import sample
 from forebay_server.engine.scheduler_output import SampledToken, ScheduledRequest, SchedulerOutput
 from forebay_server.layers.attention import SequenceSlice, build_attention_metadata
+from forebay_server.layers.kv_cache import KVCache
 from forebay_server.layers.rotary_embedding import rotary_tables
 from forebay_server.models.decoder import CausalLM
 
@@ -27,22 +28,23 @@ class ModelRunner:
 
     Args:
         model: with its weights.
-        kv_cache: [num_layers, 2, num_blocks, block_size, num_kv_heads, head_dim].
+        kv_cache: all zero, of the model's size.
         max_model_len: positions that the rotary table covers.
     """
 
-    def __init__(self, model: CausalLM, kv_cache: torch.Tensor, max_model_len: int) -> None:
+    def __init__(self, model: CausalLM, kv_cache: KVCache, max_model_len: int) -> None:
         self._model = model
         self._kv_cache = kv_cache
-        self._block_size = kv_cache.shape[3]
-        self._device = kv_cache.device
+        self._block_size = kv_cache.block_size
+        self._device = kv_cache.numbers.device
         self._rotary_tables = tuple(table.to(self._device) for table in rotary_tables(model.config, max_model_len))
         self._windows = frozenset(map(model.config.sliding_window, range(model.config.num_layers)))
 
     @torch.inference_mode()
     def run(self, step: SchedulerOutput) -> dict[str, SampledToken]:
         """See `Runner.run`."""
-        self._clear(step.new_block_ids)
+        if step.new_block_ids:
+            self._kv_cache.clear(self._tensor(step.new_block_ids))
         requests = sorted(step.requests, key=_batch_order)
         sampled = [request for request in requests if request.is_sampled]
         scored = [request for request in requests if request.scored_token_ids]
@@ -88,11 +90,6 @@ class ModelRunner:
             self._tensor(sampled_rows + scored_rows + pooled_rows),
         )
         return hidden
-
-    def _clear(self, block_ids: list[int]) -> None:
-        """Zero blocks that get a new owner: attention multiplies unwritten slots by 0, and 0 * NaN would be NaN."""
-        if block_ids:
-            self._kv_cache.index_fill_(2, self._tensor(block_ids), 0)
 
     def _tensor(self, values: list[int]) -> torch.Tensor:
         return torch.tensor(values, dtype=torch.int64, device=self._device)

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
+from forebay_server.layers.kv_cache import Pages
+
 
 @dataclass(frozen=True, slots=True)
 class SequenceSlice:
@@ -174,7 +176,7 @@ def paged_attention(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
-    kv_cache: torch.Tensor,
+    pages: tuple[Pages, Pages],
     metadata: AttentionMetadata,
     *,
     window: int | None = None,
@@ -187,8 +189,7 @@ def paged_attention(
         query: [num_tokens, num_heads, head_dim].
         key: [num_tokens, num_kv_heads, head_dim].
         value: as `key`.
-        kv_cache: [2, num_blocks, block_size, num_kv_heads, head_dim], this layer's; written in place. Never-written
-            slots must be finite: they are read and multiplied by 0.
+        pages: this layer's keys and values; written in place.
         metadata: of the step, laid out for this window.
         window: how many tokens a token sees, itself included; None: all.
         scale: scores are multiplied with it; None: 1 / sqrt(head_dim).
@@ -197,9 +198,8 @@ def paged_attention(
     Returns:
         [num_tokens, num_heads, head_dim].
     """
-    keys, values = kv_cache[0], kv_cache[1]  # [num_blocks, block_size, num_kv_heads, head_dim]
-    keys.flatten(0, 1).index_copy_(0, metadata.slot_mapping, key.to(keys.dtype))
-    values.flatten(0, 1).index_copy_(0, metadata.slot_mapping, value.to(values.dtype))
+    keys, values = pages
+    key, value = keys.write(metadata.slot_mapping, key), values.write(metadata.slot_mapping, value)
     output = torch.empty_like(query)
     layout = metadata.layouts[window]
     scores = _Scores(query.shape[-1] ** -0.5 if scale is None else scale, soft_cap)
@@ -239,13 +239,11 @@ class _Scores:
         return (weights @ value.unsqueeze(-3)).flatten(-4, -3)
 
 
-def _decode(
-    query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, group: DecodeGroup, scores: _Scores
-) -> torch.Tensor:
+def _decode(query: torch.Tensor, keys: Pages, values: Pages, group: DecodeGroup, scores: _Scores) -> torch.Tensor:
     """[size, num_heads, head_dim] -> the same shape. Heads that share a key head are the rows of one small product."""
-    num_kv_heads, head_dim = keys.shape[2:]
+    num_kv_heads, head_dim = keys.numbers.shape[2:]
     query = query.view(group.size, num_kv_heads, -1, head_dim)  # [size, num_kv_heads, heads of one kv head, head_dim]
-    key, value = _gather(keys, group.block_table, query.dtype), _gather(values, group.block_table, query.dtype)
+    key, value = (pages.gather(group.block_table, query.dtype) for pages in (keys, values))
     return scores.attend(query, key, value, group.mask).reshape(group.size, -1, head_dim)
 
 
@@ -253,16 +251,16 @@ def _prefill(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
-    keys: torch.Tensor,
-    values: torch.Tensor,
+    keys: Pages,
+    values: Pages,
     chunk: PrefillChunk,
     scores: _Scores,
 ) -> torch.Tensor:
     """[num_tokens, num_heads, head_dim] -> the same shape."""
     if chunk.num_context_tokens:
         table = chunk.context_blocks.unsqueeze(0)
-        prefix_key = _gather(keys, table, key.dtype)[0, :, : chunk.num_context_tokens].transpose(0, 1)
-        prefix_value = _gather(values, table, value.dtype)[0, :, : chunk.num_context_tokens].transpose(0, 1)
+        prefix_key = keys.gather(table, key.dtype)[0, :, : chunk.num_context_tokens].transpose(0, 1)
+        prefix_value = values.gather(table, value.dtype)[0, :, : chunk.num_context_tokens].transpose(0, 1)
         key, value = torch.cat((prefix_key, key)), torch.cat((prefix_value, value))
     attended = scores.attend(
         query.transpose(0, 1).unsqueeze(0),  # [1, num_heads, num_tokens, head_dim]
@@ -271,11 +269,3 @@ def _prefill(
         chunk.mask,
     )
     return attended[0].transpose(0, 1)
-
-
-def _gather(pages: torch.Tensor, block_table: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Copy the blocks of a [size, width] table out of the pages: [size, num_kv_heads, width * block_size, head_dim]."""
-    size = block_table.shape[0]
-    # whole blocks are copied as rows: 2-3 times faster than advanced indexing (0.44 against 1.56 ms, 50 x 256 tokens)
-    rows = pages.flatten(1).index_select(0, block_table.flatten())
-    return rows.view(size, -1, *pages.shape[2:]).transpose(1, 2).to(dtype)

@@ -5,6 +5,7 @@ from torch import nn
 
 from forebay_kernels import rotary
 from forebay_server.layers.attention import AttentionMetadata, paged_attention
+from forebay_server.layers.kv_cache import Pages
 from forebay_server.layers.linear import Linear, PackedLinear, Slots
 from forebay_server.layers.norm import RMSNorm
 from forebay_server.models.model_config import ModelConfig
@@ -53,7 +54,7 @@ class SelfAttention(nn.Module):
         hidden: torch.Tensor,
         positions: torch.Tensor,
         rotary_cos_sin: torch.Tensor,
-        kv_cache: torch.Tensor,
+        pages: tuple[Pages, Pages],
         metadata: AttentionMetadata,
     ) -> torch.Tensor:
         """[num_tokens, hidden_size] -> [num_tokens, hidden_size]."""
@@ -63,7 +64,7 @@ class SelfAttention(nn.Module):
             query, key = self.q_norm(query), self.k_norm(key)
         query, key = self._turned(query, key, positions, rotary_cos_sin)
         attended = paged_attention(
-            query, key, value, kv_cache, metadata, window=self.window, scale=self.scale, soft_cap=self.soft_cap
+            query, key, value, pages, metadata, window=self.window, scale=self.scale, soft_cap=self.soft_cap
         )  # [num_tokens, num_heads, head_dim]
         output: torch.Tensor = self.o_proj(attended.flatten(1))
         return output

@@ -12,6 +12,7 @@ from torch import nn
 from forebay_server.layers.attention import AttentionMetadata
 from forebay_server.layers.embedding import Embedding
 from forebay_server.layers.gated_mlp import GatedMLP
+from forebay_server.layers.kv_cache import KVCache, Pages
 from forebay_server.layers.linear import Linear, Slots
 from forebay_server.layers.mixture_of_experts import MixtureOfExperts
 from forebay_server.layers.norm import RMSNorm
@@ -45,12 +46,12 @@ class DecoderLayer(nn.Module):
         residual: torch.Tensor,
         positions: torch.Tensor,
         rotary_cos_sin: torch.Tensor,
-        kv_cache: torch.Tensor,
+        pages: tuple[Pages, Pages],
         metadata: AttentionMetadata,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """(output of the layer before, residual stream) -> (output of this layer, residual stream)."""
         hidden, residual = self.input_layernorm.add(hidden, residual)
-        hidden = self.self_attn(hidden, positions, rotary_cos_sin, kv_cache, metadata)
+        hidden = self.self_attn(hidden, positions, rotary_cos_sin, pages, metadata)
         hidden, residual = self.post_attention_layernorm.add(hidden, residual)
         return self.mlp(hidden), residual
 
@@ -91,7 +92,7 @@ class CausalLM(nn.Module):
         token_ids: torch.Tensor,
         positions: torch.Tensor,
         rotary_tables: tuple[torch.Tensor, ...],
-        kv_cache: torch.Tensor,
+        kv_cache: KVCache,
         metadata: AttentionMetadata,
         logit_rows: torch.Tensor,
     ) -> torch.Tensor:
@@ -101,7 +102,7 @@ class CausalLM(nn.Module):
             token_ids: [num_tokens], int64.
             positions: [num_tokens], int64, of each token in its request.
             rotary_tables: each [max_model_len, rotary_dim], float32; see `layers.rotary_embedding.rotary_tables`.
-            kv_cache: [num_layers, 2, num_blocks, block_size, num_kv_heads, head_dim], written in place.
+            kv_cache: of all layers, written in place.
             metadata: how the rows attend.
             logit_rows: [num_logits], int64, the rows whose logits are wanted.
 
@@ -112,7 +113,7 @@ class CausalLM(nn.Module):
         residual = torch.zeros_like(hidden)
         for index, layer in enumerate(self.layers):
             table = rotary_tables[self.config.rotary_table(index)]
-            hidden, residual = layer(hidden, residual, positions, table, kv_cache[index], metadata)
+            hidden, residual = layer(hidden, residual, positions, table, kv_cache.layer(index), metadata)
         hidden, residual = hidden[logit_rows], residual[logit_rows]  # [num_logits, hidden_size]
         return self.norm.add(hidden, residual)[0]
 

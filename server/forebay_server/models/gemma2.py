@@ -4,6 +4,7 @@ import torch
 
 from forebay_server.layers.attention import AttentionMetadata
 from forebay_server.layers.gated_mlp import GatedMLP
+from forebay_server.layers.kv_cache import Pages
 from forebay_server.layers.linear import Slots
 from forebay_server.layers.norm import GemmaRMSNorm, RMSNorm
 from forebay_server.layers.self_attention import SelfAttention
@@ -29,12 +30,12 @@ class GemmaLayer(DecoderLayer):
         residual: torch.Tensor,
         positions: torch.Tensor,
         rotary_cos_sin: torch.Tensor,
-        kv_cache: torch.Tensor,
+        pages: tuple[Pages, Pages],
         metadata: AttentionMetadata,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """See `DecoderLayer.forward`."""
         hidden, residual = self.input_layernorm.add(hidden, residual)
-        hidden = self.self_attn(hidden, positions, rotary_cos_sin, kv_cache, metadata)
+        hidden = self.self_attn(hidden, positions, rotary_cos_sin, pages, metadata)
         hidden = self.post_attention_layernorm(hidden)
         hidden, residual = self.pre_feedforward_layernorm.add(hidden, residual)
         return self.post_feedforward_layernorm(self.mlp(hidden)), residual

@@ -6,6 +6,7 @@ from pathlib import Path
 import torch
 
 from forebay_server.layers.attention import SequenceSlice, build_attention_metadata
+from forebay_server.layers.kv_cache import KVCache
 from forebay_server.layers.rotary_embedding import rotary_tables
 from forebay_server.models.decoder import CausalLM
 from forebay_server.weights.checkpoint import open_checkpoint
@@ -27,7 +28,7 @@ def logits_of(
     """[len(prompt), vocab_size]: the prompt in chunks of these sizes (the rest as one), a size of 1 being a decode."""
     config = model.config
     num_blocks = -(-len(prompt) // BLOCK_SIZE)
-    kv_cache = torch.zeros(config.num_layers, 2, num_blocks, BLOCK_SIZE, config.num_kv_heads, config.head_dim)
+    kv_cache = KVCache(torch.zeros(config.num_layers, 2, num_blocks, BLOCK_SIZE, config.num_kv_heads, config.head_dim))
     block_ids = list(range(num_blocks))[::-1]
     tables = rotary_tables(config, max_model_len)
     windows = {config.sliding_window(layer) for layer in range(config.num_layers)}
