@@ -151,8 +151,8 @@ class Fields:
         return float(value)
 
     def optional_integer(self, key: str) -> int | None:
-        """A whole number above 0, or None when it is not there."""
-        return self.integer(key) if self.has(key) else None
+        """A whole number above 0, or None when it is not there or 0."""
+        return self.integer(key, minimum=0) or None if self.has(key) else None
 
     def optional_number(self, key: str) -> float | None:
         """A finite number above 0, or None when it is not there."""
@@ -202,6 +202,8 @@ def checked(config: ModelConfig, source: str) -> ModelConfig:
         what = f"the end-of-sequence token {max(config.eos_token_ids)} is outside the vocabulary of {config.vocab_size}"
     elif config.rope_frequency_factors and len(config.rope_frequency_factors) != config.rotary_dim // 2:
         what = f"{len(config.rope_frequency_factors)} rotary factors for {config.rotary_dim} turning dimensions"
+    elif config.rope_scaling and len(config.rope_scaling.long_factors) not in (0, config.rotary_dim // 2):
+        what = f"{len(config.rope_scaling.long_factors)} rotary factors for {config.rotary_dim} turning dimensions"
     elif config.moe and config.moe.num_experts_per_token > config.moe.num_experts:
         what = f"{config.moe.num_experts_per_token} experts a token, but only {config.moe.num_experts} experts"
     else:

@@ -23,7 +23,14 @@ MODEL_CLASSES: dict[str, type[CausalLM]] = {
     "Qwen3ForCausalLM": Qwen3ForCausalLM,
     "Qwen3MoeForCausalLM": Qwen3MoeForCausalLM,
     # as GGUF writes them
+    "gemma2": Gemma2ForCausalLM,
+    "gemma3": Gemma3ForCausalLM,
     "llama": LlamaForCausalLM,
+    "phi3": Phi3ForCausalLM,
+    "qwen2": Qwen2ForCausalLM,
+    "qwen2moe": Qwen2MoeForCausalLM,
+    "qwen3": Qwen3ForCausalLM,
+    "qwen3moe": Qwen3MoeForCausalLM,
 }
 
 
@@ -33,6 +40,8 @@ def model_class(config: ModelConfig) -> type[CausalLM]:
     Raises:
         StartupError: 2 when the architecture is not supported.
     """
+    if config.architecture == "llama" and config.moe is not None:  # GGUF files call Mixtral so
+        return MixtralForCausalLM
     found = MODEL_CLASSES.get(config.architecture)
     if found is None:
         raise unsupported(

@@ -1,6 +1,5 @@
 """A GGUF file as a Checkpoint: weights dequantized one at a time, under Hugging Face names and layout."""
 
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,27 +8,10 @@ import torch
 from gguf import quants
 
 from forebay_server.layers.weight_forms import LinearWeight, WeightFormat
-from forebay_server.models.gguf_config import config_from_gguf
+from forebay_server.models.gguf_config import LONG_ROPE_FACTORS, ROPE_FACTORS, SHORT_ROPE_FACTORS, config_from_gguf
 from forebay_server.models.model_config import unsupported
 from forebay_server.weights.gguf_header import GgufHeader, GgufTensor, corrupt, read_gguf_header
-
-ROPE_FACTORS = "rope_freqs.weight"
-
-_NAMES = {
-    "token_embd": "model.embed_tokens",
-    "output_norm": "model.norm",
-    "output": "lm_head",
-    "attn_norm": "input_layernorm",
-    "attn_q": "self_attn.q_proj",
-    "attn_k": "self_attn.k_proj",
-    "attn_v": "self_attn.v_proj",
-    "attn_output": "self_attn.o_proj",
-    "ffn_norm": "post_attention_layernorm",
-    "ffn_gate": "mlp.gate_proj",
-    "ffn_up": "mlp.up_proj",
-    "ffn_down": "mlp.down_proj",
-}
-_TENSOR_NAME = re.compile(r"(?:blk\.(?P<layer>\d+)\.)?(?P<part>\w+)\.(?P<kind>weight|bias)")
+from forebay_server.weights.gguf_names import renamed
 
 
 class GgufCheckpoint:
@@ -43,14 +25,14 @@ class GgufCheckpoint:
         self.path = path
         self._header = read_gguf_header(path)
         tensors = dict(self._header.tensors)
-        factors = tensors.pop(ROPE_FACTORS, None)
-        self.config = config_from_gguf(
-            self._header.metadata,
-            {name: tensor.shape for name, tensor in tensors.items()},
-            str(path),
-            tuple(self._read(factors).flatten().tolist()) if factors else None,
-        )
-        self._tensors = {hugging_face_name(name): tensor for name, tensor in tensors.items()}
+        factors = {
+            name: tuple(self._read(tensors.pop(name)).flatten().tolist())
+            for name in (ROPE_FACTORS, LONG_ROPE_FACTORS, SHORT_ROPE_FACTORS)
+            if name in tensors
+        }
+        shapes = {name: tensor.shape for name, tensor in tensors.items()}
+        self.config = config_from_gguf(self._header.metadata, shapes, str(path), factors)
+        self._tensors = renamed(tensors, self.config.architecture)
         self.shapes = {name: tensor.shape for name, tensor in self._tensors.items()}
         self.formats: dict[str, WeightFormat] = {}
         self.total_bytes = sum(tensor.num_bytes for tensor in self._tensors.values())
@@ -68,11 +50,17 @@ class GgufCheckpoint:
         """See `Checkpoint.tensors`; every weight is float32."""
         for name, tensor in self._tensors.items():
             weight = self._read(tensor)
-            if ".q_proj." in name:
-                weight = undo_rope_permutation(weight, self.config.num_heads)
-            elif ".k_proj." in name:
-                weight = undo_rope_permutation(weight, self.config.num_kv_heads)
-            yield name, weight, tensor.num_bytes
+            yield name, self._as_hugging_face(name, weight), tensor.num_bytes
+
+    def _as_hugging_face(self, name: str, weight: torch.Tensor) -> torch.Tensor:
+        """Undo what converters change in the numbers of some architectures."""
+        if self.config.architecture == "llama" and ".q_proj." in name:
+            return undo_rope_permutation(weight, self.config.num_heads)
+        if self.config.architecture == "llama" and ".k_proj." in name:
+            return undo_rope_permutation(weight, self.config.num_kv_heads)
+        if self.config.architecture.startswith("gemma") and name.endswith("norm.weight"):
+            return weight - 1  # files hold the multiplier, Hugging Face its distance from one
+        return weight
 
     def _read(self, tensor: GgufTensor) -> torch.Tensor:
         """Read and dequantize: [*shape], float32."""
@@ -89,15 +77,6 @@ class GgufCheckpoint:
                 f"{self.path}: tensor {tensor.name} is stored as {tensor.quantization.name}, which is not supported"
             ) from error
         return torch.from_numpy(np.ascontiguousarray(values, dtype=np.float32).reshape(tensor.shape))
-
-
-def hugging_face_name(name: str) -> str:
-    """`blk.3.attn_q.weight` -> `model.layers.3.self_attn.q_proj.weight`; unknown names stay as they are."""
-    match = _TENSOR_NAME.fullmatch(name)
-    if match is None or match["part"] not in _NAMES:
-        return name
-    layer = "" if match["layer"] is None else f"model.layers.{match['layer']}."
-    return f"{layer}{_NAMES[match['part']]}.{match['kind']}"
 
 
 def undo_rope_permutation(weight: torch.Tensor, num_heads: int) -> torch.Tensor:

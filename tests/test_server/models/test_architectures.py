@@ -1,14 +1,20 @@
 """Every architecture against transformers on tiny random weights: the same logits, however the prompt is cut."""
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 import torch
 from transformers import PreTrainedModel
 
+from forebay_server import LLM, SamplingParams
 from forebay_server.models.decoder import CausalLM
 from tests.test_server.models.forward import load, logits_of
+from tests.test_server.models.tiny_gguf import save_as_gguf
 from tests.test_server.models.tiny_models import ARCHITECTURES, save_tiny
 
 TOLERANCE = 1e-4
+DYNAMIC = {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 10000.0}
 PROMPT = torch.randint(3, 128, (45,), generator=torch.Generator().manual_seed(3)).tolist()
 
 
@@ -34,3 +40,47 @@ def test_logits_equal_transformers(models: tuple[CausalLM, torch.Tensor], chunk_
     model, expected = models
     assert expected.std() > 0.1  # a model that says the same of everything would hide mistakes
     assert (logits_of(model, PROMPT, chunk_sizes) - expected).abs().max() <= TOLERANCE
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("mistral", {"head_dim": 16}),
+        ("mixtral", {}),
+        ("qwen2", {}),
+        ("qwen2 yarn", {}),
+        ("qwen2_moe", {"decoder_sparse_step": 1}),
+        ("qwen3", {}),
+        ("qwen3_moe", {"mlp_only_layers": []}),
+        ("gemma2", {"query_pre_attn_scalar": 32}),
+        ("gemma3", {"query_pre_attn_scalar": 32}),
+        ("phi4 mini", {}),
+    ],
+)
+def test_gguf_files_hold_the_same_model(tmp_path: Path, name: str, changes: dict[str, Any]) -> None:
+    folder, _ = save_tiny(tmp_path / "folder", name, **changes)
+    file = save_as_gguf(folder, tmp_path / "model.gguf")
+    assert (logits_of(load(file), PROMPT) - logits_of(load(folder), PROMPT)).abs().max() <= TOLERANCE
+
+
+@pytest.mark.parametrize("length", [30, 45])
+def test_a_scaling_that_depends_on_the_length_is_fixed_by_the_longest_request(tmp_path: Path, length: int) -> None:
+    """Phi 4's long factors and the dynamic base: what transformers takes for a text of that length, from its start."""
+    for name, rope in (("phi4 mini", {}), ("llama", {"rope_parameters": DYNAMIC, "max_position_embeddings": 32})):
+        folder, reference = save_tiny(tmp_path / name, name, **rope)
+        found = logits_of(load(folder), PROMPT[:length], [11, 1, 1], max_model_len=length)
+        assert (found - reference_logits(reference, PROMPT[:length])).abs().max() <= TOLERANCE
+
+
+@pytest.mark.parametrize("name", ["mistral window", "gemma2", "qwen3_moe"])
+def test_answers_do_not_depend_on_how_they_are_scheduled(tmp_path: Path, name: str) -> None:
+    """Windows, soft caps and experts through the whole engine: alone, in company, in small chunks, preempted."""
+    folder, _ = save_tiny(tmp_path, name)
+    prompts = [PROMPT[:start] for start in (30, 3, 17, 1)]
+    params = SamplingParams(max_tokens=10, temperature=0, ignore_eos=True)
+    found = []
+    for options in ({}, {"max_num_batched_tokens": 7}, {"kv_cache_tokens": 48, "max_model_len": 48}):
+        llm = LLM(str(folder), debug=True, **({"dtype": "float32", "kv_cache_tokens": 1024} | options))
+        found.append([answer.token_ids for answer in llm.generate(prompts, params)])
+    assert found[1] == found[0]
+    assert found[2] == found[0]
