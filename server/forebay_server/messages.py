@@ -9,10 +9,15 @@ from typing import Literal
 import msgspec
 
 from forebay_server.sampling_params import SamplingParams
+from forebay_server.structured.grammar import Grammar
 
 FinishReason = Literal["stop", "length", "abort", "error"]
 Pooling = Literal["last", "mean"]
 """How the final hidden states of a prompt become one vector."""
+
+
+GRAMMAR_ERROR = "the grammar "
+"""How the error of a request begins whose grammar is to blame: the client's doing, not the engine's."""
 
 
 class AddRequest(msgspec.Struct, frozen=True, tag=True, kw_only=True):
@@ -35,6 +40,8 @@ class AddRequest(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     """Requests share cached prefixes only within one salt."""
     pooling: Pooling | None = None
     """Set: no token is generated; the only output carries `embedding`. Such a prompt may fill the whole context."""
+    grammar: Grammar | None = None
+    """What the text may be; checked by the API process as far as that goes without the vocabulary."""
 
 
 class AbortRequests(msgspec.Struct, frozen=True, tag=True):

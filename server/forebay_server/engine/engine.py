@@ -17,6 +17,8 @@ from forebay_server.engine.device import (
     resolve_dtype,
     resolve_kv_dtype,
 )
+from forebay_server.engine.grammar_compiler import GrammarCompiler
+from forebay_server.engine.grammars import Grammars
 from forebay_server.engine.kv_cache import KVCacheLayout, allocate_kv_cache, plan_kv_cache
 from forebay_server.engine.limits import SchedulerLimits
 from forebay_server.engine.model_runner import ModelRunner, Runner
@@ -74,15 +76,23 @@ class Engine:
     Args:
         scheduler: with its block pool.
         runner: whose KV cache the block pool describes.
+        grammars: the same as the runner's; None: no request has a grammar.
     """
 
-    def __init__(self, scheduler: Scheduler, runner: Runner) -> None:
+    def __init__(self, scheduler: Scheduler, runner: Runner, grammars: Grammars | None = None) -> None:
         self.scheduler = scheduler
         self._runner = runner
+        self._grammars = grammars
 
     def add(self, request: AddRequest) -> None:
-        """Queue a request (see `Scheduler.add`)."""
-        self.scheduler.add(request)
+        """Queue a request (see `Scheduler.add`); one with a grammar is held until that is compiled."""
+        if request.grammar is None:
+            self.scheduler.add(request)
+        elif self._grammars is None:
+            raise ValueError("this engine knows no grammars")
+        else:
+            self.scheduler.add(request, held=True)
+            self._grammars.compile(request.request_id, request.grammar)
 
     def abort(self, request_ids: Iterable[str]) -> None:
         """End requests (see `Scheduler.abort`)."""
@@ -101,13 +111,25 @@ class Engine:
         Raises:
             StartupError: 15 when the device is lost, after which no step can succeed.
         """
+        if self._grammars is not None:
+            for request_id, failure in self._grammars.take_compiled().items():
+                if failure is None:
+                    self.scheduler.unhold(request_id)
+                else:
+                    self.scheduler.fail(request_id, failure)
         step = self.scheduler.schedule()
         sampled = self._run(step) if step.requests else {}
-        return self.scheduler.commit(step.step_id, sampled)
+        outputs = self.scheduler.commit(step.step_id, sampled)
+        if self._grammars is not None:
+            for output in outputs:
+                if output.finish_reason is not None:
+                    self._grammars.drop(output.request_id)
+        return outputs
 
     def _run(self, step: SchedulerOutput) -> dict[str, SampledToken]:
         try:
-            return self._runner.run(step)
+            sampled = self._runner.run(step)
+            return sampled if self._grammars is None else self._grammars.advance(sampled)
         except torch.AcceleratorError as error:
             raise StartupError(ExitCode.DEVICE_LOST, "DeviceLost", f"the device failed in a step: {error}") from error
         except Exception as error:  # whatever it is, only this step's requests shall suffer
@@ -158,7 +180,9 @@ def load_engine(
         long_prefill_token_threshold=config.long_prefill_token_threshold,
     )
     scheduler = Scheduler(limits, BlockPool(layout.num_blocks, layout.block_size), debug=debug)
-    engine = Engine(scheduler, ModelRunner(model, kv_cache, max_model_len))
+    vocab_size = checkpoint.config.vocab_size
+    grammars = Grammars(GrammarCompiler(config.model, vocab_size), vocab_size)
+    engine = Engine(scheduler, ModelRunner(model, kv_cache, max_model_len, grammars), grammars)
     facts = EngineFacts(
         checkpoint.config,
         max_model_len,

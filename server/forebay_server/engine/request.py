@@ -213,8 +213,8 @@ class Request:
         self.token_ids.append(token_id)
         self.tenant.num_tokens += 1
         num_known = len(self.token_ids)
-        if num_known >= self.max_num_tokens or token_id in self.ending_token_ids:
-            reason = self._finish_reason(token_id)
+        if token.is_last or num_known >= self.max_num_tokens or token_id in self.ending_token_ids:
+            reason = "stop" if token.is_last else self._finish_reason(token_id)
             if reason is not None:
                 return self.output([token], reason)
         if self.decode is None:
@@ -245,7 +245,7 @@ class Request:
             request_id=self.request_id,
             token_ids=[token.token_id for token in tokens],
             finish_reason=reason,
-            stop_token_id=tokens[-1].token_id if tokens and reason == "stop" else None,
+            stop_token_id=self._stop_token_id(tokens) if reason == "stop" else None,
             num_cached_tokens=self.num_cached_tokens or 0,
             queue_seconds=queue_seconds,
             logprobs=[token.logprobs for token in tokens if token.logprobs is not None]
@@ -272,6 +272,10 @@ class Request:
             num_prompt_tokens=self.num_prompt_tokens,
             known_token_ids=self.token_ids if self.sampling.looks_back else [],
         )
+
+    def _stop_token_id(self, tokens: list[SampledToken]) -> int | None:
+        last = tokens[-1].token_id if tokens else None
+        return last if last in self.ending_token_ids else None
 
     def _finish_reason(self, token_id: int) -> FinishReason | None:
         """Why the request ends with the token just appended, if it does."""

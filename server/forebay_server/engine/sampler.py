@@ -5,6 +5,8 @@ from collections.abc import Sequence
 
 import torch
 
+from forebay_kernels import apply_bitmask
+from forebay_server.engine.grammars import RowMasks
 from forebay_server.engine.logit_rules import apply_logit_rules
 from forebay_server.engine.random_numbers import uniform
 from forebay_server.engine.scheduler_output import SampledToken, ScheduledRequest
@@ -15,21 +17,29 @@ NUM_CANDIDATES = 1024
 LOWEST_LOGPROB = -9999.0
 """Stands for minus infinity, which JSON cannot write."""
 NOT_FINITE = "the model computed no finite logits for this request"
-NOTHING_LEFT = "no token is left to pick: allowed_token_ids, bad_words, logit_bias and min_tokens exclude every one"
+NOTHING_LEFT = (
+    "no token is left to pick: grammar, allowed_token_ids, bad_words, logit_bias and min_tokens exclude every one"
+)
 
 
-def sample(logits: torch.Tensor, requests: Sequence[ScheduledRequest]) -> list[SampledToken]:
+def sample(
+    logits: torch.Tensor, requests: Sequence[ScheduledRequest], masks: RowMasks | None = None
+) -> list[SampledToken]:
     """Pick the next token of each request.
 
     Args:
         logits: [num_requests, vocab_size], float32; changed in place.
         requests: in the order of the rows.
+        masks: of the grammars.
 
     Returns:
         One for each request; an error for rows with NaN or without any finite logit.
     """
     logprobs = _raw_logprobs(logits, requests)
     apply_logit_rules(logits, requests)
+    if masks is not None:
+        rows = logits[masks.first_row : masks.first_row + masks.words.shape[0]]
+        apply_bitmask(rows, masks.words.to(logits.device))
     best, greedy_ids = logits.max(dim=-1)  # NaN wins; [num_requests]
     best_values: list[float] = best.tolist()
     is_sound = [math.isfinite(value) for value in best_values]
@@ -42,13 +52,13 @@ def sample(logits: torch.Tensor, requests: Sequence[ScheduledRequest]) -> list[S
     return [
         SampledToken(token_ids[row], _pick_logprobs(logprobs.get(row), token_ids[row], requests[row].sampling.logprobs))
         if is_sound[row]
-        else SampledToken(error=_why_none(best_values[row], requests[row]))
+        else SampledToken(error=_why_none(best_values[row], requests[row], is_masked=masks is not None))
         for row in range(len(requests))
     ]
 
 
-def _why_none(best: float, request: ScheduledRequest) -> str:
-    return NOTHING_LEFT if best == -math.inf and request.sampling.has_logit_rules else NOT_FINITE
+def _why_none(best: float, request: ScheduledRequest, *, is_masked: bool) -> str:
+    return NOTHING_LEFT if best == -math.inf and (request.sampling.has_logit_rules or is_masked) else NOT_FINITE
 
 
 def _is_greedy(request: ScheduledRequest) -> bool:

@@ -76,6 +76,8 @@ class SampledToken(msgspec.Struct, frozen=True):
     """One for each of `scored_token_ids`."""
     pooled: list[float] | None = None
     """The sum of the pooled hidden states: [hidden_size]."""
+    is_last: bool = False
+    """The request's grammar allows nothing after it, whatever the sampling parameters say."""
     error: str | None = None
     """Set: no token, the request fails with this."""
 

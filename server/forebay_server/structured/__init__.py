@@ -1,0 +1,1 @@
+"""Structured output: what a request asks for, as a grammar, or an error that says why not. No torch."""
