@@ -45,11 +45,6 @@ class ModelRunner:
         self._rotary_tables = tuple(table.to(self._device) for table in rotary_tables(model.config, max_model_len))
         self._windows = frozenset(map(model.config.sliding_window, range(model.config.num_layers)))
 
-    @property
-    def model(self) -> CausalLM:
-        """What it runs; an evaluation watches its logits."""
-        return self._model
-
     @torch.inference_mode()
     def run(self, step: SchedulerOutput) -> dict[str, SampledToken]:
         """See `Runner.run`."""

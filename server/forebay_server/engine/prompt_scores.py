@@ -1,6 +1,8 @@
 """Log-probabilities of prompt tokens, a few rows at a time: the logits of a whole prompt could fill the memory."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 
 import torch
 
@@ -9,6 +11,18 @@ from forebay_server.engine.scheduler_output import SampledToken, ScheduledReques
 from forebay_server.messages import TokenLogprobs
 
 ROWS_AT_ONCE = 32
+
+_watcher: ContextVar[Callable[[torch.Tensor], None] | None] = ContextVar("_watcher", default=None)
+
+
+@contextmanager
+def watch_scored_logits(watch: Callable[[torch.Tensor], None]) -> Iterator[None]:
+    """Meanwhile `watch` sees every block of logits that scores a prompt, [n, vocab_size], in order: for evaluations."""
+    token = _watcher.set(watch)
+    try:
+        yield
+    finally:
+        _watcher.reset(token)
 
 
 def score_prompt(
@@ -28,6 +42,9 @@ def score_prompt(
     token_ids = request.scored_token_ids
     for start in range(0, len(token_ids), ROWS_AT_ONCE):
         logits = compute_logits(hidden[start : start + ROWS_AT_ONCE])
+        watch = _watcher.get()
+        if watch is not None:
+            watch(logits)
         if logits.isnan().any():
             return SampledToken(error=NOT_FINITE)
         logprobs = torch.log_softmax(logits, dim=-1)
