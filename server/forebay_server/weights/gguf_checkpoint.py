@@ -1,15 +1,15 @@
-"""A GGUF file as a Checkpoint: weights dequantized one at a time, under Hugging Face names and layout."""
+"""A GGUF file as a Checkpoint: weights read one at a time, under Hugging Face names and in its layout."""
 
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import torch
-from gguf import quants
 
-from forebay_server.layers.weight_forms import LinearWeight, WeightFormat
+from forebay_server.layers.weight_forms import LinearWeight, WeightFormat, dequantize, select_rows
 from forebay_server.models.gguf_config import LONG_ROPE_FACTORS, ROPE_FACTORS, SHORT_ROPE_FACTORS, config_from_gguf
 from forebay_server.models.model_config import unsupported
+from forebay_server.weights.gguf_blocks import decode, suitable_format
 from forebay_server.weights.gguf_header import GgufHeader, GgufTensor, corrupt, read_gguf_header
 from forebay_server.weights.gguf_names import renamed
 
@@ -35,6 +35,10 @@ class GgufCheckpoint:
         self._tensors = renamed(tensors, self.config.architecture)
         self.shapes = {name: tensor.shape for name, tensor in self._tensors.items()}
         self.formats: dict[str, WeightFormat] = {}
+        for name, tensor in self._tensors.items():
+            suitable = suitable_format(tensor.quantization)
+            if suitable is not None:
+                self.formats[name] = suitable
         self.total_bytes = sum(tensor.num_bytes for tensor in self._tensors.values())
 
     @property
@@ -47,23 +51,30 @@ class GgufCheckpoint:
         return self._tensors[name].quantization.name
 
     def tensors(self) -> Iterator[tuple[str, LinearWeight, int]]:
-        """See `Checkpoint.tensors`; every weight is float32."""
+        """See `Checkpoint.tensors`; a weight is in a form that holds its blocks exactly, or in float32."""
         for name, tensor in self._tensors.items():
-            weight = self._read(tensor)
+            weight = self._decode(tensor)
             yield name, self._as_hugging_face(name, weight), tensor.num_bytes
 
-    def _as_hugging_face(self, name: str, weight: torch.Tensor) -> torch.Tensor:
+    def _as_hugging_face(self, name: str, weight: LinearWeight) -> LinearWeight:
         """Undo what converters change in the numbers of some architectures."""
-        if self.config.architecture == "llama" and ".q_proj." in name:
-            return undo_rope_permutation(weight, self.config.num_heads)
-        if self.config.architecture == "llama" and ".k_proj." in name:
-            return undo_rope_permutation(weight, self.config.num_kv_heads)
-        if self.config.architecture.startswith("gemma") and name.endswith("norm.weight"):
+        if self.config.architecture == "llama" and (".q_proj." in name or ".k_proj." in name):
+            num_heads = self.config.num_heads if ".q_proj." in name else self.config.num_kv_heads
+            return select_rows(weight, undo_rope_permutation(torch.arange(self.shapes[name][0]), num_heads))
+        if (
+            isinstance(weight, torch.Tensor)
+            and self.config.architecture.startswith("gemma")
+            and name.endswith("norm.weight")
+        ):
             return weight - 1  # files hold the multiplier, Hugging Face its distance from one
         return weight
 
     def _read(self, tensor: GgufTensor) -> torch.Tensor:
         """Read and dequantize: [*shape], float32."""
+        return dequantize(self._decode(tensor))
+
+    def _decode(self, tensor: GgufTensor) -> LinearWeight:
+        """Read, without any loss."""
         try:
             raw = np.fromfile(self.path, dtype=np.uint8, count=tensor.num_bytes, offset=tensor.offset_bytes)
         except OSError as error:
@@ -71,12 +82,11 @@ class GgufCheckpoint:
         if raw.size != tensor.num_bytes:
             raise corrupt(self.path, f"was cut short while tensor {tensor.name} was read")
         try:
-            values = quants.dequantize(raw.reshape(*tensor.shape[:-1], -1), tensor.quantization)
+            return decode(raw, tensor.quantization, tensor.shape)
         except NotImplementedError as error:
             raise unsupported(
                 f"{self.path}: tensor {tensor.name} is stored as {tensor.quantization.name}, which is not supported"
             ) from error
-        return torch.from_numpy(np.ascontiguousarray(values, dtype=np.float32).reshape(tensor.shape))
 
 
 def undo_rope_permutation(weight: torch.Tensor, num_heads: int) -> torch.Tensor:

@@ -37,8 +37,8 @@ def test_asked_size_is_rounded_up_to_whole_blocks() -> None:
     assert (layout.num_blocks, layout.num_tokens) == (63, 1008)
     assert layout.bytes_per_token == BYTES_PER_TOKEN
     cache = allocate_kv_cache(layout, MODEL, torch.device("cpu"))
-    assert cache.shape == (2, 2, 63, 16, 2, 16)
-    assert cache.numel() * cache.element_size() == layout.num_bytes
+    assert cache.numbers.shape == (2, 2, 63, 16, 2, 16)
+    assert cache.num_bytes == layout.num_bytes
 
 
 def test_default_is_room_for_max_num_seqs_short_requests() -> None:
