@@ -76,7 +76,7 @@ class Engine:
     Args:
         scheduler: with its block pool.
         runner: whose KV cache the block pool describes.
-        grammars: the same as the runner's; None: no request has a grammar.
+        grammars: of requests whose text is constrained; None: there are none.
     """
 
     def __init__(self, scheduler: Scheduler, runner: Runner, grammars: Grammars | None = None) -> None:
@@ -128,8 +128,10 @@ class Engine:
 
     def _run(self, step: SchedulerOutput) -> dict[str, SampledToken]:
         try:
-            sampled = self._runner.run(step)
-            return sampled if self._grammars is None else self._grammars.advance(sampled)
+            if self._grammars is None:
+                return self._runner.run(step)
+            self._grammars.mask(step.requests)
+            return self._grammars.advance(self._runner.run(step))
         except torch.AcceleratorError as error:
             raise StartupError(ExitCode.DEVICE_LOST, "DeviceLost", f"the device failed in a step: {error}") from error
         except Exception as error:  # whatever it is, only this step's requests shall suffer
@@ -182,7 +184,7 @@ def load_engine(
     scheduler = Scheduler(limits, BlockPool(layout.num_blocks, layout.block_size), debug=debug)
     vocab_size = checkpoint.config.vocab_size
     grammars = Grammars(GrammarCompiler(config.model, vocab_size), vocab_size)
-    engine = Engine(scheduler, ModelRunner(model, kv_cache, max_model_len, grammars), grammars)
+    engine = Engine(scheduler, ModelRunner(model, kv_cache, max_model_len), grammars)
     facts = EngineFacts(
         checkpoint.config,
         max_model_len,

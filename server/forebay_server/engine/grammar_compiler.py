@@ -31,7 +31,6 @@ class GrammarError(Exception):
 class _Vocabulary:
     """The tokenizer as the compiler wants to see it."""
 
-    is_tokenizer_wrapper = True
     bos_token_id = None
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -70,7 +69,8 @@ class GrammarCompiler:
         if not self.tokenizer.eos_token_ids:
             raise GrammarError("the model has no end-of-sequence token, without which no constrained text can end")
         eos_token_ids = list(self.tokenizer.eos_token_ids)
-        return llguidance.LLTokenizer(_Vocabulary(self.tokenizer), n_vocab=self._vocab_size, eos_token=eos_token_ids)
+        vocabulary = llguidance.TokenizerWrapper(_Vocabulary(self.tokenizer))
+        return llguidance.LLTokenizer(vocabulary, n_vocab=self._vocab_size, eos_token=eos_token_ids)
 
     def compile(self, text: str) -> "Future[llguidance.LLMatcher]":
         """A matcher at the start of the grammar; copy it before use.

@@ -7,24 +7,14 @@ from dataclasses import dataclass
 import llguidance
 import msgspec
 import numpy as np
-import torch
 
 from forebay_server.engine.grammar_compiler import COMPILE_TIMEOUT_SECONDS, Compilation, GrammarCompiler
 from forebay_server.engine.scheduler_output import SampledToken, ScheduledRequest
-from forebay_server.engine.thinking_gate import Marks, MaskRow, ThinkingGate
+from forebay_server.engine.thinking_gate import ALL_ALLOWED, Marks, MaskTable, ThinkingGate
 from forebay_server.messages import GRAMMAR_ERROR
 from forebay_server.structured.grammar import Grammar, Thinking
 
 TOO_SLOW = f"{GRAMMAR_ERROR}could not be compiled within {COMPILE_TIMEOUT_SECONDS:g} s"
-
-
-@dataclass(frozen=True, slots=True)
-class RowMasks:
-    """Masks for consecutive rows of logits."""
-
-    first_row: int
-    words: torch.Tensor
-    """[num_rows, ceil(vocab_size / 32)], int32, as `forebay_kernels.apply_bitmask` reads them."""
 
 
 @dataclass(slots=True)
@@ -97,43 +87,35 @@ class Grammars:
 
     # ---- a step ----
 
-    def masks(self, requests: Sequence[ScheduledRequest]) -> RowMasks | None:
-        """What each request may pick next.
-
-        Args:
-            requests: in the order of the rows.
-
-        Returns:
-            From the first to the last row that is constrained; None: none is.
-        """
+    def mask(self, requests: Sequence[ScheduledRequest]) -> None:
+        """Set the masks of the constrained ones among the requests of a step."""
         if not self._places:
-            return None
-        rows = [row for row, request in enumerate(requests) if request.request_id in self._places]
-        if not rows:
-            return None
-        words = torch.full((rows[-1] - rows[0] + 1, self._num_words), -1, dtype=torch.int32)
-        table = words.numpy().view(np.uint32)
-        by_row = {row - rows[0]: self._places[requests[row].request_id] for row in rows}
-        self._fill(by_row, words, table)
-        for row, place in by_row.items():
-            if place.gate is not None and not place.gate.is_closed:
-                _widen(place, table[row])
-        return RowMasks(rows[0], words)
+            return
+        constrained = [request for request in requests if request.is_sampled and request.request_id in self._places]
+        if not constrained:
+            return
+        table = np.zeros((len(constrained), self._num_words), dtype=np.uint32)
+        places = [self._places[request.request_id] for request in constrained]
+        self._fill(places, table)
+        for row, (request, place) in enumerate(zip(constrained, places, strict=True)):
+            if place.gate is not None:
+                place.gate.widen(table[row])
+            request.mask = table[row]
 
-    def _fill(self, place_by_row: dict[int, _Place], words: torch.Tensor, table: np.ndarray) -> None:
+    def _fill(self, places: Sequence[_Place], table: MaskTable) -> None:
+        """The grammars' own masks; a grammar that has become too large allows everything and fails its request."""
         wanted = [
-            (place.matcher, row)
-            for row, place in place_by_row.items()
-            if place.gate is None or place.gate.needs_grammar
+            (place.matcher, row) for row, place in enumerate(places) if place.gate is None or place.gate.needs_grammar
         ]
+        if not wanted:
+            return
         if self._executor is None:
             self._executor = llguidance.LLExecutor()
-        if wanted:
-            self._executor.unsafe_compute_mask_ptr(wanted, words.data_ptr(), self._num_words * 4, words.shape[0])
+        self._executor.unsafe_compute_mask_ptr(wanted, table.ctypes.data, table.strides[0], len(table))
         for matcher, row in wanted:
             if matcher.is_error():
-                place_by_row[row].error = _why(matcher)
-                table[row].fill(0xFFFFFFFF)
+                places[row].error = _why(matcher)
+                table[row].fill(ALL_ALLOWED)
 
     def advance(self, sampled: dict[str, SampledToken]) -> dict[str, SampledToken]:
         """Take in what was picked: tokens that complete their text say so, and failures become errors."""
@@ -153,13 +135,6 @@ class Grammars:
         if gate is not None and not gate.is_closed:
             return _advance_behind_gate(place, gate, token)
         return _consume(place.matcher, token)
-
-
-def _widen(place: _Place, row: MaskRow) -> None:
-    if place.gate is not None:
-        if not place.gate.needs_grammar:
-            row.fill(0)
-        place.gate.widen(row)
 
 
 def _advance_behind_gate(place: _Place, gate: ThinkingGate, token: SampledToken) -> SampledToken:

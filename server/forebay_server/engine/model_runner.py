@@ -5,7 +5,6 @@ from typing import Protocol
 import msgspec
 import torch
 
-from forebay_server.engine.grammars import Grammars
 from forebay_server.engine.pooling import pool
 from forebay_server.engine.prompt_scores import score_prompt
 from forebay_server.engine.sampler import sample
@@ -31,13 +30,9 @@ class ModelRunner:
         model: with its weights.
         kv_cache: all zero, of the model's size.
         max_model_len: positions that the rotary table covers.
-        grammars: of the requests whose text is constrained.
     """
 
-    def __init__(
-        self, model: CausalLM, kv_cache: KVCache, max_model_len: int, grammars: Grammars | None = None
-    ) -> None:
-        self._grammars = grammars
+    def __init__(self, model: CausalLM, kv_cache: KVCache, max_model_len: int) -> None:
         self._model = model
         self._kv_cache = kv_cache
         self._block_size = kv_cache.block_size
@@ -56,8 +51,7 @@ class ModelRunner:
         hidden = self._forward(requests)
         found: dict[str, SampledToken] = {}
         if sampled:
-            masks = None if self._grammars is None else self._grammars.masks(sampled)  # while the device computes
-            tokens = sample(self._model.logits(hidden[: len(sampled)]), sampled, masks)
+            tokens = sample(self._model.logits(hidden[: len(sampled)]), sampled)
             found = {request.request_id: token for request, token in zip(sampled, tokens, strict=True)}
         row = len(sampled)
         for request in scored:

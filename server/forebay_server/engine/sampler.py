@@ -3,10 +3,10 @@
 import math
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 
 from forebay_kernels import apply_bitmask
-from forebay_server.engine.grammars import RowMasks
 from forebay_server.engine.logit_rules import apply_logit_rules
 from forebay_server.engine.random_numbers import uniform
 from forebay_server.engine.scheduler_output import SampledToken, ScheduledRequest
@@ -22,24 +22,19 @@ NOTHING_LEFT = (
 )
 
 
-def sample(
-    logits: torch.Tensor, requests: Sequence[ScheduledRequest], masks: RowMasks | None = None
-) -> list[SampledToken]:
+def sample(logits: torch.Tensor, requests: Sequence[ScheduledRequest]) -> list[SampledToken]:
     """Pick the next token of each request.
 
     Args:
         logits: [num_requests, vocab_size], float32; changed in place.
         requests: in the order of the rows.
-        masks: of the grammars.
 
     Returns:
         One for each request; an error for rows with NaN or without any finite logit.
     """
     logprobs = _raw_logprobs(logits, requests)
     apply_logit_rules(logits, requests)
-    if masks is not None:
-        rows = logits[masks.first_row : masks.first_row + masks.words.shape[0]]
-        apply_bitmask(rows, masks.words.to(logits.device))
+    _apply_grammar_masks(logits, requests)
     best, greedy_ids = logits.max(dim=-1)  # NaN wins; [num_requests]
     best_values: list[float] = best.tolist()
     is_sound = [math.isfinite(value) for value in best_values]
@@ -52,13 +47,25 @@ def sample(
     return [
         SampledToken(token_ids[row], _pick_logprobs(logprobs.get(row), token_ids[row], requests[row].sampling.logprobs))
         if is_sound[row]
-        else SampledToken(error=_why_none(best_values[row], requests[row], is_masked=masks is not None))
+        else SampledToken(error=_why_none(best_values[row], requests[row]))
         for row in range(len(requests))
     ]
 
 
-def _why_none(best: float, request: ScheduledRequest, *, is_masked: bool) -> str:
-    return NOTHING_LEFT if best == -math.inf and (request.sampling.has_logit_rules or is_masked) else NOT_FINITE
+def _apply_grammar_masks(logits: torch.Tensor, requests: Sequence[ScheduledRequest]) -> None:
+    """Forbid what grammars forbid: [num_requests, vocab_size] in place, from the first to the last constrained row."""
+    mask_by_row = {row: request.mask for row, request in enumerate(requests) if request.mask is not None}
+    if mask_by_row:
+        span = range(min(mask_by_row), max(mask_by_row) + 1)
+        words = np.full((len(span), (logits.shape[1] + 31) // 32), 0xFFFFFFFF, dtype=np.uint32)
+        for row, mask in mask_by_row.items():
+            words[row - span.start] = mask
+        apply_bitmask(logits[span.start : span.stop], torch.from_numpy(words.view(np.int32)).to(logits.device))
+
+
+def _why_none(best: float, request: ScheduledRequest) -> str:
+    is_restricted = request.mask is not None or request.sampling.has_logit_rules
+    return NOTHING_LEFT if best == -math.inf and is_restricted else NOT_FINITE
 
 
 def _is_greedy(request: ScheduledRequest) -> bool:

@@ -7,6 +7,8 @@ dataclasses, and long lists are shared with the request rather than copied.
 from dataclasses import dataclass
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 
 from forebay_server.messages import Pooling, TokenLogprobs
 from forebay_server.sampling_params import SamplingParams
@@ -40,6 +42,8 @@ class ScheduledRequest(msgspec.Struct, kw_only=True, eq=False):
     """The first new token whose logits score the prompt token after it."""
     scored_token_ids: list[int] = []
     """The prompt tokens to score: one for each row from there on; empty when no prompt_logprobs are asked for."""
+    mask: npt.NDArray[np.uint32] | None = None
+    """What the request's grammar allows: [ceil(vocab_size / 32)]; token t where bit t % 32 of word t // 32 is 1."""
     pooling: Pooling | None = None
     """How the hidden states become a vector; None: not at all."""
     first_pooled_row: int = 0

@@ -9,8 +9,8 @@ from enum import Enum, auto
 import numpy as np
 import numpy.typing as npt
 
-MaskRow = npt.NDArray[np.uint32]
-"""[ceil(vocab_size / 32)]: token t is allowed where bit t % 32 of word t // 32 is 1."""
+MaskTable = npt.NDArray[np.uint32]
+"""[ceil(vocab_size / 32)] or rows of that: token t is allowed where bit t % 32 of word t // 32 is 1."""
 ALL_ALLOWED = np.uint32(0xFFFFFFFF)
 
 
@@ -74,8 +74,8 @@ class ThinkingGate:
         """Whether the grammar's mask is wanted for the next token."""
         return self._state is not _State.OPEN and self.answer_is_possible
 
-    def widen(self, row: MaskRow) -> None:
-        """Change the grammar's mask (empty when it is not wanted) to what is allowed: in place."""
+    def widen(self, row: MaskTable) -> None:
+        """Change the grammar's mask (all zero when it is not wanted) to what is allowed: in place."""
         if self._state is _State.OPEN:
             row.fill(ALL_ALLOWED)
             for token_id in (*self._marks.eos_token_ids, *self._marks.overshooting[len(self._tail)]):
