@@ -42,7 +42,10 @@ def judge(request: Mapping[str, Any], observed: Observed, services: Iterable[Bod
     if not _changes_pods(request):
         return Verdict()
     resolution = resolve(_with_facts(observed, services))
-    if problem := resolution.spec_problem or resolution.plan_problem:
+    problem = resolution.spec_problem
+    if problem and resolution.spec is not None and resolution.profile is None:
+        return Verdict(warning=f"{problem.reason}: {problem.message}")  # nodes come and go
+    if problem := problem or resolution.plan_problem:
         return Verdict(refusal=problem)
     if resolution.spec is None or resolution.model is not None:
         return Verdict()

@@ -30,8 +30,8 @@ class Cache:
         known = self._bodies[kind].get(_key(body))
         if known is not None and _version(body) <= _version(known) and _uid(body) == _uid(known):
             return False
-        self._bodies[kind][_key(body)] = body
-        return True
+        self._bodies[kind][_key(body)] = _labels_of(body) if kind.labels_only else body
+        return not (kind.labels_only and known is not None and _labels(known) == _labels(body))
 
     def remove(self, kind: Kind, body: Body) -> None:
         """Forget an object that was deleted; not another one that has taken its name since."""
@@ -56,6 +56,16 @@ class Cache:
 
 def _key(body: Body) -> ObjectKey:
     return body["metadata"].get("namespace", ""), body["metadata"]["name"]
+
+
+def _labels(body: Body) -> Mapping[str, str]:
+    return body["metadata"].get("labels") or {}
+
+
+def _labels_of(body: Body) -> Body:
+    """An object with nothing but its identity and its labels."""
+    kept = ("name", "uid", "resourceVersion", "labels")
+    return {"metadata": {key: body["metadata"][key] for key in kept if key in body["metadata"]}}
 
 
 def _uid(body: Body) -> str:

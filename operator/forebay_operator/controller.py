@@ -14,6 +14,7 @@ from forebay_operator.errors import GoneError, RefusedError
 from forebay_operator.failures import Failure
 from forebay_operator.kube import Kube
 from forebay_operator.observe import Observer
+from forebay_operator.observed import named_profile
 from forebay_operator.reconcile import reconcile
 from forebay_operator.work_queue import Key, WorkQueue
 
@@ -115,11 +116,11 @@ class Controller:
         metadata = body["metadata"]
         if kind == kinds.INFERENCE_SERVICE:
             return [(metadata["namespace"], metadata["name"])]
-        if kind == kinds.ACCELERATOR_PROFILE:
+        if kind in (kinds.ACCELERATOR_PROFILE, kinds.NODE):
             return [
                 (service["metadata"]["namespace"], service["metadata"]["name"])
                 for service in self._cache.all(kinds.INFERENCE_SERVICE)
-                if service.get("spec", {}).get("accelerator", {}).get("profile") == metadata["name"]
+                if named_profile(service) in (None, metadata["name"])
             ]
         name = (metadata.get("labels") or {}).get(names.SERVICE_LABEL)
         return [(metadata["namespace"], name)] if name else []

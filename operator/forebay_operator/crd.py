@@ -41,7 +41,7 @@ _SERVICE_COLUMNS = [
     _column("Reason", _ready("reason"), description="Why it is or is not ready"),
     _column("Age", ".metadata.creationTimestamp", "date"),
     _column("Endpoint", ".status.endpoint", priority=1),
-    _column("Accelerator", ".spec.accelerator.profile", priority=1),
+    _column("Accelerator", ".status.acceleratorProfile", priority=1),
     _column("KV tokens", ".status.plan.kvCacheTokens", "integer", priority=1, description="Tokens in a pod's KV cache"),
 ]
 

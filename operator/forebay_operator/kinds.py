@@ -18,6 +18,8 @@ class Kind:
     namespaced: bool = True
     label_selector: str | None = None
     """Which of them are watched; None: all."""
+    labels_only: bool = False
+    """Only labels are kept and only their changes are news: such objects are large and change all the time."""
 
     @property
     def api_version(self) -> str:
@@ -34,6 +36,7 @@ class Kind:
 
 INFERENCE_SERVICE = Kind(GROUP, VERSION, "InferenceService", "inferenceservices")
 ACCELERATOR_PROFILE = Kind(GROUP, VERSION, "AcceleratorProfile", "acceleratorprofiles", namespaced=False)
+NODE = Kind("", "v1", "Node", "nodes", namespaced=False, labels_only=True)
 DEPLOYMENT = Kind("apps", "v1", "Deployment", "deployments", label_selector=MANAGED_SELECTOR)
 REPLICA_SET = Kind("apps", "v1", "ReplicaSet", "replicasets", label_selector=MANAGED_SELECTOR)
 CONTROLLER_REVISION = Kind("apps", "v1", "ControllerRevision", "controllerrevisions", label_selector=MANAGED_SELECTOR)
@@ -43,7 +46,7 @@ POD = Kind("", "v1", "Pod", "pods", label_selector=MANAGED_SELECTOR)
 EVENT = Kind("", "v1", "Event", "events")
 
 CHILDREN = (DEPLOYMENT, REPLICA_SET, CONTROLLER_REVISION, SERVICE, SERVICE_ACCOUNT, POD)
-WATCHED = (INFERENCE_SERVICE, ACCELERATOR_PROFILE, *CHILDREN)
+WATCHED = (INFERENCE_SERVICE, ACCELERATOR_PROFILE, NODE, *CHILDREN)
 
 _BY_NAME = {(kind.api_version, kind.kind): kind for kind in (*WATCHED, EVENT)}
 

@@ -9,7 +9,7 @@ from forebay_operator.autoscale import History
 from forebay_operator.cache import Cache
 from forebay_operator.failures import Failure
 from forebay_operator.kube import Kube
-from forebay_operator.observed import Defaults, Observed, is_owned
+from forebay_operator.observed import Defaults, Observed, is_owned, named_profile
 from forebay_operator.pod_views import PodView, view
 from forebay_operator.profiles import find_profile
 from forebay_operator.resolved import Owner
@@ -22,8 +22,11 @@ Body = Mapping[str, Any]
 class Observer:
     """Looks at one service at a time."""
 
-    def __init__(self, cache: Cache, kube: Kube, scraper: Scraper, defaults: Defaults) -> None:
+    def __init__(
+        self, cache: Cache, kube: Kube, scraper: Scraper, defaults: Defaults, *, reads_nodes: bool = True
+    ) -> None:
         self._cache = cache
+        self._reads_nodes = reads_nodes
         self._kube = kube
         self._scraper = scraper
         self._defaults = defaults
@@ -48,6 +51,7 @@ class Observer:
             service=service,
             defaults=self._defaults,
             profiles=profiles,
+            nodes=node_labels(self._cache) if self._reads_nodes else None,
             deployment=deployment,
             endpoint=await self._child(kinds.SERVICE, owner),
             account=await self._child(kinds.SERVICE_ACCOUNT, owner),
@@ -96,6 +100,11 @@ class Observer:
         return view(pod, events, scraped, scarce)
 
 
+def node_labels(cache: Cache) -> tuple[Mapping[str, str], ...]:
+    """Labels of every known node."""
+    return tuple(node["metadata"].get("labels") or {} for node in cache.all(kinds.NODE))
+
+
 def _controller_uid(body: Body) -> str | None:
     references = body["metadata"].get("ownerReferences") or ()
     return next((str(reference["uid"]) for reference in references if reference.get("controller")), None)
@@ -111,7 +120,7 @@ def _targets(pods: list[Body]) -> list[Target]:
 
 def _resource_name(service: Body, profiles: Mapping[str, Body]) -> str:
     """Name of the accelerator's resource, to tell a wait for accelerators from other waits; empty when not known."""
-    name = service.get("spec", {}).get("accelerator", {}).get("profile", "")
+    name = named_profile(service) or (service.get("status") or {}).get("acceleratorProfile", "")
     if name in profiles:
         return str(profiles[name].get("spec", {}).get("resourceName", ""))
     found = find_profile(name, {})

@@ -33,6 +33,8 @@ class Observed:
     defaults: Defaults
     profiles: Mapping[str, Body] = field(default_factory=dict)
     """AcceleratorProfile objects by name."""
+    nodes: tuple[Mapping[str, str], ...] | None = None
+    """Labels of each node; None: the operator may not look at nodes."""
     deployment: Body | None = None
     endpoint: Body | None = None
     """The Service."""
@@ -65,6 +67,13 @@ class Observed:
         """The status as it was last written; empty at first."""
         status: Body = self.service.get("status") or {}
         return status
+
+
+def named_profile(service: Body) -> str | None:
+    """The accelerator that a spec names, whether or not the spec is sound; None: it names none."""
+    accelerator = service.get("spec", {}).get("accelerator")
+    name = accelerator.get("profile") if isinstance(accelerator, Mapping) else None
+    return name if isinstance(name, str) else None
 
 
 def is_owned(body: Body | None, owner: Owner) -> bool:

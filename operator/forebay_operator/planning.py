@@ -23,21 +23,28 @@ def plan_request(spec: InferenceServiceSpec, facts: ModelFacts, accelerator: Acc
     """
     formats = spec.quantization or Quantization()
     engine = spec.engine
-    memory = spec.accelerator.memory
+    memory = spec.memory
     return PlanRequest(
         facts=facts,
         accelerator=accelerator,
         kv_budget=_budget(spec.kv_budget),
         tensor=spec.parallelism.tensor if spec.parallelism else "auto",
-        pipeline=1,
+        pipeline=_pipeline(spec),
         weights=formats.weights,
         allowed=formats.allowed,
+        floor=formats.floor,
         kv_cache_dtype=cast("KVFormat", formats.kv_cache),
         max_model_len=spec.context.max_model_len if spec.context else None,
         max_num_seqs=(engine and engine.max_num_seqs) or "auto",
         max_num_batched_tokens=(engine and engine.max_num_batched_tokens) or "auto",
         memory_bytes=int(quantity_value(memory)) if memory is not None else None,
     )
+
+
+def _pipeline(spec: InferenceServiceSpec) -> int:
+    """One stage unless more are asked for: a pod runs on one node, and within it tensor parallelism is faster."""
+    wish = spec.parallelism.pipeline if spec.parallelism else "auto"
+    return 1 if wish == "auto" else wish
 
 
 def _budget(spec: KVBudgetSpec | None) -> KVBudget:

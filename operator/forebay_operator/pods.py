@@ -135,7 +135,7 @@ def _environment(extra: PodTemplate) -> list[dict[str, str]]:
 
 def _resources(resolved: Resolved, extra: PodTemplate) -> dict[str, Any]:
     """Request equals limit, so that the plan's budget is there; no CPU limit, because throttling breaks probes."""
-    memory = resolved.spec.accelerator.memory
+    memory = resolved.spec.memory
     if memory is not None:
         return {"requests": {"cpu": extra.cpu or "1", "memory": memory}, "limits": {"memory": memory}}
     gpus = resolved.plan.num_gpus

@@ -11,6 +11,7 @@ from forebay_operator.api.inference_service import InferenceServiceSpec
 from forebay_operator.api.status import EngineRefusal, ModelStatus
 from forebay_operator.facts import FactsError, ModelFacts
 from forebay_operator.failures import REFERENCE_REASONS, Failure, terminated
+from forebay_operator.node_profiles import profile_of_nodes
 from forebay_operator.observed import Body, Observed
 from forebay_operator.planner import Refusal
 from forebay_operator.planner.errors import RequestError
@@ -37,6 +38,7 @@ class Resolution:
     """How far the way from spec to pods could be gone; None marks the steps that were not reached."""
 
     spec: InferenceServiceSpec | None = None
+    """None: it does not have the form of its type."""
     spec_problem: Failure | None = None
     profile: FoundProfile | None = None
     reference_problem: Failure | None = None
@@ -55,14 +57,17 @@ def resolve(observed: Observed) -> Resolution:
         spec = InferenceServiceSpec.model_validate(observed.service.get("spec", {}))
     except ValidationError as error:
         return Resolution(spec_problem=Failure("InvalidSpec", _problems(error, "spec")))
+    name = spec.accelerator.profile if spec.accelerator else _profile_of_nodes(spec, observed)
+    if isinstance(name, Failure):
+        return Resolution(spec=spec, spec_problem=name)
     try:
-        profile = find_profile(spec.accelerator.profile, observed.profiles)
+        profile = find_profile(name, observed.profiles)
     except ValidationError as error:
-        message = f"AcceleratorProfile {spec.accelerator.profile}: {_problems(error, 'spec')}"
+        message = f"AcceleratorProfile {name}: {_problems(error, 'spec')}"
         return Resolution(spec=spec, reference_problem=Failure("InvalidAcceleratorProfile", message))
     if profile is None:
         known = ", ".join(known_names(observed.profiles))
-        message = f"there is no AcceleratorProfile {spec.accelerator.profile}, and none is built in; known: {known}"
+        message = f"there is no AcceleratorProfile {name}, and none is built in; known: {known}"
         return Resolution(spec=spec, reference_problem=Failure("AcceleratorProfileNotFound", message))
     model = known_model(spec, observed)
     restarted_at = observed.service["metadata"].get("annotations", {}).get(names.RESTART_ANNOTATION)
@@ -72,6 +77,13 @@ def resolve(observed: Observed) -> Resolution:
     if model is None:
         return _without_facts(spec, profile, observed)
     return _plan(spec, profile, model, revision, observed)
+
+
+def _profile_of_nodes(spec: InferenceServiceSpec, observed: Observed) -> str | Failure:
+    """The accelerator of a spec that names none."""
+    selector = (spec.pod_template and spec.pod_template.node_selector) or {}
+    kept = observed.status.get("acceleratorProfile")
+    return profile_of_nodes(observed.nodes, observed.profiles, selector, None if kept == "cpu" else kept)
 
 
 def known_model(spec: InferenceServiceSpec, observed: Observed) -> ModelStatus | None:

@@ -43,6 +43,9 @@ def build_status(
         observed_generation=observed.generation,
         conditions=with_times(statements, before.get("conditions", ()), observed.now, observed.generation),
         model=model,
+        accelerator_profile=(
+            resolution.profile.accelerator.name if resolution.profile else before.get("acceleratorProfile")
+        ),
         plan=PlanStatus.model_validate(plan) if plan else None,
         revision=revision or before.get("revision"),
         replicas=sum(pod.phase != "draining" for pod in observed.pods),

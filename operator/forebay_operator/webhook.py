@@ -13,6 +13,7 @@ from aiohttp import web
 from forebay_operator import kinds, names
 from forebay_operator.admission import Verdict, answer, judge
 from forebay_operator.cache import Cache
+from forebay_operator.observe import node_labels
 from forebay_operator.observed import Defaults, Observed
 from forebay_operator.settings import SettingsError
 
@@ -26,7 +27,8 @@ MAX_REVIEW_BYTES = 8 * 2**20
 class WebhookServer:
     """Answers reviews from what the cache knows. Belongs to the event loop of the operator."""
 
-    def __init__(self, cache: Cache, defaults: Defaults) -> None:
+    def __init__(self, cache: Cache, defaults: Defaults, *, reads_nodes: bool = True) -> None:
+        self._reads_nodes = reads_nodes
         self._cache = cache
         self._defaults = defaults
         self._runner: web.AppRunner | None = None
@@ -86,6 +88,7 @@ class WebhookServer:
             service={**body, "metadata": metadata},
             defaults=self._defaults,
             profiles={profile["metadata"]["name"]: profile for profile in self._cache.all(kinds.ACCELERATOR_PROFILE)},
+            nodes=node_labels(self._cache) if self._reads_nodes else None,
             revisions=revisions,
         )
         return judge(asked, observed, self._cache.all(kinds.INFERENCE_SERVICE))

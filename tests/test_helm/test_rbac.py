@@ -31,6 +31,12 @@ def test_watching_everything_one_cluster_role_grants_exactly_the_rights() -> Non
     assert not of_kind(manifests, "Role")
 
 
+def test_the_right_to_read_nodes_can_be_left_out() -> None:
+    role = only(render("rbac.readNodes=false"), "ClusterRole", NAME)
+    assert granted(role) == needed(r for r in RIGHTS if r.resource != "nodes")
+    assert not [right for right in RIGHTS if right.resource == "nodes" and right.required]
+
+
 def test_watching_some_namespaces_only_cluster_scoped_kinds_are_granted_everywhere() -> None:
     manifests = render("watchNamespaces={team-a,team-b}")
     assert granted(only(manifests, "ClusterRole", NAME)) == needed(r for r in RIGHTS if r.cluster_scoped)

@@ -105,6 +105,10 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"parallelism": {"tensor": "some"}}, "parallelism.tensor"),
     ({"quantization": {"weights": "fp7"}}, "quantization.weights"),
     ({"quantization": {"allowed": []}}, "quantization.allowed"),
+    ({"quantization": {"floor": "int3"}}, "quantization.floor"),
+    ({"quantization": {"weights": "int8", "floor": "fp8"}}, "quantization"),
+    ({"parallelism": {"pipeline": 0}}, "parallelism.pipeline"),
+    ({"parallelism": {"pipeline": "some"}}, "parallelism.pipeline"),
     ({"context": {"maxModelLen": 0}}, "context.maxModelLen"),
     ({"kvBudget": {}}, "kvBudget"),
     ({"kvBudget": {"tokens": 4096, "memoryPercent": 50}}, "kvBudget"),
@@ -132,6 +136,25 @@ def test_bad_specs_are_refused_with_their_path(change: dict[str, Any], path: str
 
 def test_the_smallest_spec_is_valid() -> None:
     assert InferenceServiceSpec.model_validate(MINIMAL).replicas == 1
+    assert InferenceServiceSpec.model_validate({"model": MINIMAL["model"]}).accelerator is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, {"tensor": "auto", "pipeline": 1, "floor": None}),
+        ({"parallelism": {"tensor": 2, "pipeline": 4}}, {"tensor": 2, "pipeline": 4}),
+        ({"parallelism": {"pipeline": "auto"}}, {"pipeline": 1}),
+        ({"quantization": {"floor": "fp8"}}, {"floor": "fp8", "allowed": ("bf16", "fp8", "int8")}),
+        ({"quantization": {"weights": "fp16", "floor": "bf16"}}, {"weights": "fp16"}),
+    ],
+)
+def test_wishes_reach_the_planner(changes: dict[str, Any], expected: dict[str, Any]) -> None:
+    spec = InferenceServiceSpec.model_validate({**MINIMAL, **changes})
+    profile = find_profile("cpu", {})
+    assert profile is not None
+    request = plan_request(spec, FACTS, profile.accelerator)
+    assert {key: getattr(request, key) for key in expected} == expected
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=[path.stem for path in EXAMPLES])
@@ -139,6 +162,7 @@ def test_the_examples_are_valid_and_can_be_planned(example: Path) -> None:
     manifest = yaml.safe_load(example.read_text())
     assert manifest["kind"] == "InferenceService"
     spec = InferenceServiceSpec.model_validate(manifest["spec"])
+    assert spec.accelerator is not None
     profile = find_profile(spec.accelerator.profile, {})
     assert profile is not None
     facts = known_model("meta-llama/Llama-3.3-70B-Instruct") if "llama" in example.name else FACTS

@@ -51,6 +51,7 @@ class World:
         }
         self.defaults = Defaults(engine_image="engine:1", operator_image="operator:1", image_pull_policy="IfNotPresent")
         self.profiles: dict[str, dict[str, Any]] = {}
+        self.nodes: list[dict[str, str]] | None = []
         self.objects: dict[tuple[str, str], dict[str, Any]] = {}
         self.scraped: dict[str, Scraped] = {}
         self.events: dict[str, list[dict[str, Any]]] = {}
@@ -69,6 +70,7 @@ class World:
             service=self.service,
             defaults=self.defaults,
             profiles=self.profiles,
+            nodes=None if self.nodes is None else tuple(self.nodes),
             deployment=self.objects.get(("Deployment", "small")),
             endpoint=self.objects.get(("Service", "small")),
             account=self.objects.get(("ServiceAccount", "small")),

@@ -43,4 +43,9 @@ compares the two. No Secrets: pods name the ones they mount, and the kubelet rea
 - apiGroups: [serving.forebay.dev]
   resources: [acceleratorprofiles]
   verbs: [list, watch]
+{{- if .Values.rbac.readNodes }}
+- apiGroups: [""]
+  resources: [nodes]
+  verbs: [list, watch]
+{{- end }}
 {{- end }}

@@ -1,8 +1,9 @@
 """The spec of an InferenceService: what a user may ask for. Types and rules only; nothing is worked out here."""
 
+import re
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, StringConstraints, WithJsonSchema, model_validator
+from pydantic import AfterValidator, Field, StringConstraints, WithJsonSchema, model_validator
 
 from forebay_operator.api.common import (
     Annotations,
@@ -18,6 +19,7 @@ from forebay_operator.api.common import (
     rule,
     rules,
 )
+from forebay_operator.planner.request import PRECISION
 
 PLANNED_FLAGS = (
     "--model",
@@ -55,19 +57,39 @@ TensorParallel = Annotated[
     WithJsonSchema({"x-kubernetes-int-or-string": True, "maxLength": 4, **_TENSOR_RULE}),
 ]
 
+_PIPELINE_RULE = rule(
+    "type(self) == string ? self == 'auto' : self >= 1 && self <= 16",
+    "pipeline must be auto or a number from 1 to 16",
+)
+
+PipelineParallel = Annotated[
+    Literal["auto"] | Annotated[int, Field(ge=1, le=16)],
+    WithJsonSchema({"x-kubernetes-int-or-string": True, "maxLength": 4, **_PIPELINE_RULE}),
+]
+
 _URI_PATTERN = r"^pvc://[a-z0-9]([-a-z0-9.]*[a-z0-9])?(/[A-Za-z0-9_][A-Za-z0-9._-]*)*$"
 
 _URI_MESSAGE = "model.uri must be pvc://CLAIM/PATH, a path on a volume claim in this namespace, for example pvc://models/llama.gguf"
 
+
+def _is_uri(value: str) -> str:
+    if re.match(_URI_PATTERN, value) is None:
+        raise ValueError(_URI_MESSAGE)
+    return value
+
+
 ModelUri = Annotated[
     str,
-    StringConstraints(pattern=_URI_PATTERN, max_length=512),
+    StringConstraints(max_length=512),
+    AfterValidator(_is_uri),
     WithJsonSchema(
         {"type": "string", "maxLength": 512, **rule(f"self.matches({cel_text(_URI_PATTERN)})", _URI_MESSAGE)}
     ),
 ]
 
 Precision = Literal["float32", "bf16", "fp16", "fp8", "int8", "int4"]
+
+_STEPS_IN_CEL = "{" + ", ".join(f"'{name}': {step}" for name, step in PRECISION.items()) + "}"
 
 
 class Model(ApiModel):
@@ -102,10 +124,21 @@ class Parallelism(ApiModel):
 
     tensor: TensorParallel = "auto"
     """Accelerators that share each layer; auto: the smallest number that fits."""
+    pipeline: PipelineParallel = "auto"
+    """Groups of layers, each on accelerators of its own; auto: 1, as long as pods do not span nodes."""
 
 
 class Quantization(ApiModel):
     """Number formats; a checkpoint that is already quantized keeps its own."""
+
+    model_config = ApiModel.model_config | {
+        "json_schema_extra": rule(
+            "!has(self.floor) || self.weights == 'auto' || "
+            f"{_STEPS_IN_CEL}[self.weights] >= {_STEPS_IN_CEL}[self.floor]",
+            "weights must not be below floor",
+            fieldPath=".weights",
+        )
+    }
 
     weights: Literal["auto", "float32", "bf16", "fp16", "fp8", "int8", "int4"] = "auto"
     """Format of the weights; auto: the most precise allowed one that meets the KV budget."""
@@ -113,6 +146,15 @@ class Quantization(ApiModel):
     """Format of the KV cache; auto: the format of the activations."""
     allowed: Annotated[tuple[Precision, ...], Field(min_length=1, max_length=6)] = ("bf16", "fp8", "int8")
     """What auto may choose from; int4 only when listed."""
+    floor: Precision | None = None
+    """Nothing below this precision, neither what auto chooses nor what a checkpoint brings; bf16 and fp16 are one step.
+    Absent: `allowed` alone bounds what auto chooses, and a quantized checkpoint is served as it is."""
+
+    @model_validator(mode="after")
+    def _not_below_floor(self) -> Self:
+        if self.floor and self.weights != "auto" and PRECISION[self.weights] < PRECISION[self.floor]:
+            raise ValueError(f"weights {self.weights} must not be below floor {self.floor}")
+        return self
 
 
 class Context(ApiModel):
@@ -300,12 +342,12 @@ class InferenceServiceSpec(ApiModel):
     model_config = ApiModel.model_config | {
         "json_schema_extra": rules(
             rule(
-                "!has(self.accelerator.memory) || self.accelerator.profile == 'cpu'",
+                "!has(self.accelerator) || !has(self.accelerator.memory) || self.accelerator.profile == 'cpu'",
                 "accelerator.memory can be set only with the profile cpu",
                 fieldPath=".accelerator.memory",
             ),
             rule(
-                "self.accelerator.profile != 'cpu' || has(self.accelerator.memory)",
+                "!has(self.accelerator) || self.accelerator.profile != 'cpu' || has(self.accelerator.memory)",
                 "accelerator.memory must be set with the profile cpu, for example 3Gi",
                 fieldPath=".accelerator",
             ),
@@ -318,8 +360,8 @@ class InferenceServiceSpec(ApiModel):
     """Stop all pods and leave replicas as it is."""
     model: Model
     """Which model to serve."""
-    accelerator: Accelerator
-    """What to run it on."""
+    accelerator: Accelerator | None = None
+    """What to run it on; absent: the one kind of accelerator that the labels of the cluster's nodes tell of."""
     parallelism: Parallelism | None = None
     """How to split it; absent: worked out."""
     quantization: Quantization | None = None
@@ -343,8 +385,13 @@ class InferenceServiceSpec(ApiModel):
 
     @model_validator(mode="after")
     def _memory_goes_with_cpu(self) -> Self:
-        if (self.accelerator.profile == "cpu") != (self.accelerator.memory is not None):
+        if self.accelerator and (self.accelerator.profile == "cpu") != (self.accelerator.memory is not None):
             raise ValueError("accelerator.memory must be set with the profile cpu and with no other")
-        if self.accelerator.memory is not None:
-            quantity_value(self.accelerator.memory)
+        if self.memory is not None:
+            quantity_value(self.memory)
         return self
+
+    @property
+    def memory(self) -> str | None:
+        """Memory of a pod with the profile `cpu`."""
+        return self.accelerator.memory if self.accelerator else None

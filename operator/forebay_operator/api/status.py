@@ -256,6 +256,8 @@ class InferenceServiceStatus(ApiModel):
     """Statements about the service; Ready is the summary."""
     model: ModelStatus | None = None
     """Facts of the model; absent until they are known."""
+    accelerator_profile: ShortText | None = None
+    """The accelerator in use: the spec's, or the one that the nodes' labels told of when it was first looked at."""
     plan: PlanStatus | None = None
     """The plan that the pods run; absent until there is one."""
     revision: ShortText | None = None

@@ -34,11 +34,12 @@ class Manifest:
         return plan_request(self.spec, facts, self.accelerator)
 
 
-def read_manifest(path: Path) -> Manifest:
+def read_manifest(path: Path, accelerator: str | None = None) -> Manifest:
     """Read the one InferenceService of a file.
 
     Args:
         path: a YAML file, or `-` for standard input.
+        accelerator: for a service that names none; None: it must name one.
 
     Raises:
         ValueError: not readable, not YAML, none or several of them, or a field that is wrong; one line that names file
@@ -53,15 +54,26 @@ def read_manifest(path: Path) -> Manifest:
     }
     try:
         spec = InferenceServiceSpec.model_validate(services[0].get("spec") or {})
-        found = find_profile(spec.accelerator.profile, profiles)
+        name = _accelerator(path, spec, accelerator)
+        found = find_profile(name, profiles)
     except ValidationError as error:
         first = error.errors()[0]
         field = ".".join(str(part) for part in first["loc"])
-        raise ValueError(f"{path}: spec.{field}: {first['msg']}".replace("spec.:", "spec:")) from None
+        raise ValueError(
+            f"{path}: spec.{field}: {first['msg'].removeprefix('Value error, ')}".replace("spec.:", "spec:")
+        ) from None
     if found is None:
         known = ", ".join(known_names(profiles))
-        raise ValueError(f"{path}: spec.accelerator.profile: {spec.accelerator.profile!r} is not known; known: {known}")
+        raise ValueError(f"{path}: spec.accelerator.profile: {name!r} is not known; known: {known}")
     return Manifest(spec, found.accelerator)
+
+
+def _accelerator(path: Path, spec: InferenceServiceSpec, given: str | None) -> str:
+    if spec.accelerator is None and given is None:
+        raise ValueError(f"{path}: spec.accelerator: is missing, so the cluster's nodes decide; pass --accelerator")
+    if spec.accelerator is not None and given is not None:
+        raise ValueError(f"{path}: spec.accelerator says {spec.accelerator.profile}; leave --accelerator out")
+    return spec.accelerator.profile if spec.accelerator else str(given)
 
 
 def _documents(path: Path) -> list[Any]:

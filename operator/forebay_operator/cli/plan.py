@@ -36,7 +36,7 @@ what lies there.
 exit status: 0 there is a plan; 1 refused, with the changes that would fit; 2 wrong input.
 """
 
-WITH_FILE = ("file", "model", "gpus_per_node", "output")
+WITH_FILE = ("file", "model", "accelerator", "gpus_per_node", "output")
 """Flags that may stand beside `-f`; the file says everything else."""
 
 _SUFFIXES = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
@@ -219,7 +219,7 @@ def _from_file(arguments: argparse.Namespace) -> Answer:
             flag = f"--{name.replace('_', '-')}"
             raise UsageError(f"{flag} cannot be given with -f: {arguments.file} says it")
     try:
-        manifest = read_manifest(arguments.file)
+        manifest = read_manifest(arguments.file, arguments.accelerator)
     except ValueError as error:
         raise UsageError(str(error)) from None
     uri = manifest.model_uri

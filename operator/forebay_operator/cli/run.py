@@ -130,13 +130,15 @@ async def _operate(
         image_pull_policy=settings.image_pull_policy,
         scrape_seconds=settings.scrape_seconds,
     )
-    controller = Controller(kube, cache, queue, Observer(cache, kube, scraper, defaults))
+    reads_nodes = kinds.NODE in watched
+    observer = Observer(cache, kube, scraper, defaults, reads_nodes=reads_nodes)
+    controller = Controller(kube, cache, queue, observer)
     resync = Resync(kube, cache, queue, watched, settings.namespaces, settings.resync_seconds)
     await resync.once()  # before any work: with half a cache, services would look as if their pods were gone
     metrics = OperatorMetrics(cache, queue, resync)
     health = HealthServer(lambda: trouble(queue, resync), metrics.exposition)
     handle = metrics.measured(controller.handle)
-    webhook = WebhookServer(cache, defaults)
+    webhook = WebhookServer(cache, defaults, reads_nodes=reads_nodes)
     if settings.webhook_port:
         await webhook.start(settings.webhook_port, settings.webhook_certificates)
     if settings.health_port:  # last: a pod is ready when it answers here

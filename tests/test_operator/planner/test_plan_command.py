@@ -111,9 +111,25 @@ def test_profiles_in_the_file_override_the_catalogue(tmp_path: Path, capsys: pyt
     assert "has 8.59 GB" in " ".join(capsys.readouterr().out.split())
 
 
+def test_a_file_without_accelerator_takes_it_from_the_command_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "service.yaml"
+    path.write_text(MANIFEST.replace("  accelerator: {profile: h100-80gb}\n", ""))
+    wish = ["-f", str(path), "--model", "meta-llama/Llama-3.3-70B-Instruct"]
+    assert main(wish) == 2
+    check_one_line(capsys.readouterr().err, "service.yaml: spec.accelerator: is missing", "--accelerator")
+    assert main([*wish, "--accelerator", "h200-141gb"]) == 0
+    assert "2 x h200-141gb" in capsys.readouterr().out
+    path.write_text(MANIFEST)
+    assert main([*wish, "--accelerator", "h200-141gb"]) == 2
+    check_one_line(capsys.readouterr().err, "spec.accelerator says h100-80gb", "leave --accelerator out")
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
+        (('uri: "pvc://models/llama"', "uri: hf://org/name"), ("spec.model.uri: model.uri must be pvc://CLAIM",)),
         (("profile: h100-80gb", "profile: h100"), ("spec.accelerator.profile", "'h100'", "h100-80gb")),
         (("maxModelLen: 8192", "maxModelLen: -5"), ("spec.context.maxModelLen",)),
         (("maxModelLen", "maxModelLength"), ("spec.context.maxModelLength",)),
@@ -201,6 +217,7 @@ def test_a_wrong_config_gives_one_line_that_names_file_and_key(
         (["--model", "Qwen/Qwen3-8B", "--accelerator", "h100-80gb", "--allowed", "bf17"], ("'bf17'",)),
         (["-f", "service.yaml", "--compare", "h100-80gb"], ("--compare", "-f")),
         (["-f", "service.yaml", "--max-model-len", "5"], ("--max-model-len", "service.yaml says it")),
+        (["-f", "service.yaml", "--accelerator", "cpu"], ("service.yaml", "cannot be read")),
         (["-f", "no-such-file.yaml"], ("no-such-file.yaml", "No such file")),
     ],
 )
