@@ -6,6 +6,7 @@ Defaults live in the config classes alone.
 import argparse
 import json
 import re
+import ssl
 from collections.abc import Callable, Sequence
 from dataclasses import MISSING, fields
 from pathlib import Path
@@ -59,6 +60,7 @@ def parse_args(argv: Sequence[str]) -> ServerConfig:
     values["quantization_exclude"] = tuple(values["quantization_exclude"])
     engine = EngineConfig(**{field.name: values.pop(field.name) for field in fields(EngineConfig)})
     names = tuple(values.pop("served_model_names") or (Path(engine.model).name.removesuffix(".gguf"),))
+    values["cors_allow_origins"] = tuple(values["cors_allow_origins"])
     config = ServerConfig(engine=engine, served_model_names=names, **values)
     _refuse_what_is_missing(config)
     _check_together(config)
@@ -115,6 +117,25 @@ def _check_together(config: ServerConfig) -> None:
     for flag, path in (("--api-key-file", config.api_key_file), ("--plan-file", config.plan_file)):
         if path is not None and not Path(path).is_file():
             raise bad_configuration(f"{flag} {path}: there is no such file")
+    _check_tls(config)
+    if config.request_log not in (None, "-") and not Path(config.request_log).parent.is_dir():
+        raise bad_configuration(f"--request-log {config.request_log}: there is no such folder")
+    if config.request_log_body and config.request_log is None:
+        raise bad_configuration("--request-log-body: is only for --request-log")
+
+
+def _check_tls(config: ServerConfig) -> None:
+    """Certificate and key come together, can be read and fit each other."""
+    if config.tls_cert_file is None and config.tls_key_file is None:
+        return
+    if config.tls_cert_file is None or config.tls_key_file is None:
+        raise bad_configuration("--tls-cert and --tls-key: one is of no use without the other")
+    try:
+        ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(config.tls_cert_file, config.tls_key_file)
+    except (OSError, ssl.SSLError) as error:
+        raise bad_configuration(
+            f"--tls-cert {config.tls_cert_file} --tls-key {config.tls_key_file}: {error}"
+        ) from error
 
 
 def _whole(lowest: int, highest: int | None = None) -> Callable[[str], int]:
@@ -163,7 +184,7 @@ def _parser() -> argparse.ArgumentParser:
         name = options.setdefault("dest", flag.removeprefix("--").replace("-", "_"))
         if name in defaults:
             options.setdefault("default", defaults[name])
-            if defaults[name] is not None:
+            if defaults[name] not in (None, ()):
                 help_text += f" (default: {defaults[name]})"
         group.add_argument(flag, help=help_text, **options)
 
@@ -235,6 +256,20 @@ def _parser() -> argparse.ArgumentParser:
         choices=get_args(SchedulingPolicy),
     )
     add(api, "--api-key-file", "file with one API key a line for /v1/*; read again when it changes")
+    add(
+        api,
+        "--cors-allow-origin",
+        "origins whose web pages may call the API from a browser; * for all (default: none)",
+        dest="cors_allow_origins",
+        nargs="+",
+        action="extend",
+        metavar="ORIGIN",
+        default=[],
+    )
+    add(api, "--tls-cert", "PEM file with the certificate chain; the API then speaks HTTPS", dest="tls_cert_file")
+    add(api, "--tls-key", "PEM file with its private key", dest="tls_key_file")
+    add(api, "--request-log", "file for one JSON line a request, without any text; - for standard output")
+    add(api, "--request-log-body", "the lines have what clients sent, prompts included", action="store_true")
     add(api, "--log-level", "what to log on stderr", choices=get_args(LogLevel))
 
     add(

@@ -57,7 +57,11 @@ def serve(config: ServerConfig, engine_module: str = ENGINE_MODULE) -> int:
         cleanup.callback(ops.kill)
         _logger.info(
             "API on %s, probes and metrics on %s; loading %s",
-            *(_address(listener), _address(ops_listener), config.engine.model),
+            *(
+                _address(listener, "https" if config.tls_cert_file else "http"),
+                _address(ops_listener),
+                config.engine.model,
+            ),
         )
         return _serve_model(config, engine_module, state, listener, ops, plan)
 
@@ -105,9 +109,9 @@ def _bind(flag: str, host: str, port: int) -> socket.socket:
         raise bad_configuration(f"cannot listen on --host {host} {flag} {port}: {error.strerror}") from error
 
 
-def _address(listener: socket.socket) -> str:
+def _address(listener: socket.socket, scheme: str = "http") -> str:
     host, port = listener.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
 def _log_to_stderr(level: str) -> None:

@@ -70,6 +70,15 @@ class ServerConfig:
     """After SIGTERM running requests have this long."""
     api_key_file: str | None = None
     """One key a line; read again when it changes."""
+    cors_allow_origins: tuple[str, ...] = ()
+    """Web pages of these origins may call the API from a browser; `*`: all; empty: none."""
+    tls_cert_file: str | None = None
+    """PEM certificate chain: the API speaks HTTPS, the ops port does not."""
+    tls_key_file: str | None = None
+    request_log: str | None = None
+    """One JSON line a request goes into this file; `-`: the standard output; None: nowhere."""
+    request_log_body: bool = False
+    """The lines have what the clients sent, prompts included."""
     plan_file: str | None = None
     """JSON with the operator's plan, to compare with what was measured."""
     max_engine_restarts: int = 3

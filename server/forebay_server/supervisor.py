@@ -82,6 +82,8 @@ class Supervisor:
                 backlog=_LISTEN_BACKLOG,
                 timeout_keep_alive=_KEEP_ALIVE_SECONDS,
                 timeout_graceful_shutdown=int(_FLUSH_SECONDS),
+                ssl_certfile=parts.config.tls_cert_file,
+                ssl_keyfile=parts.config.tls_key_file,
             )
         )
         self._end: asyncio.Future[int] = asyncio.get_running_loop().create_future()

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
-_LISTENING = re.compile(r"API on http://[^ ]+?:(\d+), probes and metrics on http://[^ ]+?:(\d+)")
+_LISTENING = re.compile(r"API on https?://[^ ]+?:(\d+), probes and metrics on http://[^ ]+?:(\d+)")
 FAKE = ("-m", "tests.fakes.serve_with_fake_engine")
 REAL = ("-m", "forebay_cli", "serve")
 

@@ -10,6 +10,7 @@ from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 
 from forebay_server.api.chat import chat_router
@@ -44,6 +45,14 @@ def build_app(service: Service) -> FastAPI:
     ):
         app.include_router(router(service))
     app.add_middleware(Gatekeeper, service=service)
+    if service.config.cors_allow_origins:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=service.config.cors_allow_origins,
+            allow_methods=["*"],
+            allow_headers=["*"],
+            expose_headers=["X-Request-Id", "Retry-After"],
+        )
     app.add_exception_handler(ApiError, _api_error)
     app.add_exception_handler(RequestValidationError, _validation_error)
     app.add_exception_handler(HTTPException, _http_error)

@@ -11,6 +11,7 @@ from forebay_server.api.openai_types import EmbeddingBody
 from forebay_server.api.pooling import WINDOW, PooledPrompts, PoolingRequest
 from forebay_server.api.prompts import Prompt, Truncation, prompt_list, prompt_token_ids
 from forebay_server.api.queue_place import queue_place
+from forebay_server.api.request_facts import note_answer, note_run
 from forebay_server.api.request_params import refuse_what_is_missing
 from forebay_server.api.service import ServedModel, Service
 from forebay_server.api.sse import encode_json
@@ -39,6 +40,8 @@ def embeddings_router(service: Service) -> APIRouter:
         if len(inputs) > MAX_INPUTS:
             raise InvalidRequestError(f"input has {len(inputs)} items; at most {MAX_INPUTS} are taken", param="input")
         num_places = min(len(inputs), WINDOW, service.config.max_queued_requests)
+        model_name = body.model or service.model_name
+        note_answer(request.scope, answer_id="", model=model_name, stream=False, tenant=place.tenant)
         service.admission.admit(num_places)
         pooled: PooledPrompts | None = None
 
@@ -46,7 +49,7 @@ def embeddings_router(service: Service) -> APIRouter:
             nonlocal pooled
             prepared = await service.in_thread(lambda: _prepare(body, inputs, model, arrival_time))
             pooled = PooledPrompts(service, prepared, num_places, place)
-            request.scope["forebay.generation"] = pooled
+            note_run(request.scope, pooled)
             return await pooled.vectors(), pooled.usage.prompt_tokens
 
         try:
@@ -56,7 +59,7 @@ def embeddings_router(service: Service) -> APIRouter:
                 service.admission.release(num_places)
             else:
                 pooled.close()
-        content = _answer(body, body.model or service.model_name, vectors, num_tokens)
+        content = _answer(body, model_name, vectors, num_tokens)
         return Response(await service.in_thread(lambda: encode_json(content)), media_type="application/json")
 
     return router

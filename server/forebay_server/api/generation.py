@@ -131,6 +131,9 @@ class Generation:
         self._choice_by_id: dict[str, _Choice] = {}
         self._messages: list[AddRequest] = []
         self._stop_clock: Callable[[], None] = lambda: None
+        self._finish_reasons: dict[int, FinishReason] = {}
+        self._queue_seconds: float | None = None
+        self._first_token_seconds: float | None = None
         engine_id = secrets.token_hex(8)  # never the client's: two clients may send the same
         for index in range(request.num_choices):
             prompt, sampling = request.prompts[index // request.n], request.sampling[index // request.n]
@@ -179,6 +182,17 @@ class Generation:
             self.close("error")
             raise
 
+    def facts(self) -> dict[str, object]:
+        """What there is to log; times in seconds from the request's arrival."""
+        return {
+            "prompt_tokens": self.usage.prompt_tokens,
+            "cached_tokens": self.usage.cached_tokens,
+            "completion_tokens": self.usage.completion_tokens,
+            "finish_reasons": [reason for _, reason in sorted(self._finish_reasons.items())],
+            "queue_seconds": self._queue_seconds,
+            "first_token_seconds": self._first_token_seconds,
+        }
+
     def close(self, finish_reason: FinishReason = "abort") -> None:
         """Abort whatever still runs (the client left, or the request failed); may be called twice."""
         self._stop_clock()
@@ -223,12 +237,16 @@ class Generation:
         now = time.monotonic()
         if output.queue_seconds is not None:
             choice.queue_seconds = output.queue_seconds
+            if self._queue_seconds is None:
+                self._queue_seconds = output.queue_seconds
         if choice.num_tokens == 0 and choice.index % self._request.n == 0:
             self.usage.cached_tokens += output.num_cached_tokens
         if num_tokens == 0:
             return
         if choice.num_tokens == 0:
             choice.first_token_time = now
+            if self._first_token_seconds is None:
+                self._first_token_seconds = now - self._request.arrival_time
             self._metrics.observe("time_to_first_token_seconds", now - self._request.arrival_time)
         else:
             for _ in range(num_tokens):
@@ -241,6 +259,7 @@ class Generation:
         self._service.admission.release(1, choice.num_prompt_tokens)
         observe = self._metrics.observe
         self._metrics.count_finished(finish_reason)
+        self._finish_reasons[choice.index] = finish_reason
         arrival = self._request.arrival_time
         observe("e2e_request_latency_seconds", time.monotonic() - arrival)
         observe("request_prompt_tokens", choice.num_prompt_tokens)

@@ -1,12 +1,12 @@
 """What happens to every request before its route: id, key, readiness, content type, size; and the log line after it."""
 
+import json
 import logging
 import re
 import secrets
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import msgspec
 from starlette.datastructures import Headers, MutableHeaders
@@ -15,10 +15,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from forebay_server.api.admission import draining_error
 from forebay_server.api.api_keys import ApiKeys
 from forebay_server.api.health import ALWAYS_OPEN
+from forebay_server.api.request_facts import facts_of
+from forebay_server.api.request_log import RequestLog
 from forebay_server.api.service import Service
 from forebay_server.errors import (
     ApiError,
     BodyTooLargeError,
+    InvalidRequestError,
     RequestTimeoutError,
     UnauthorizedError,
     UnsupportedMediaTypeError,
@@ -26,6 +29,7 @@ from forebay_server.errors import (
 )
 
 _MAX_DISCARDED_BYTES = 64 * 1024 * 1024
+_SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")
 _CLIENT_REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
 _logger = logging.getLogger("forebay.request")
 
@@ -36,6 +40,8 @@ class _Body:
     def __init__(self, receive: Receive) -> None:
         self._receive = receive
         self._more = True
+        self.content = b""
+        """The whole body, once it has been read within the limit."""
 
     async def parts(self) -> AsyncIterator[bytes]:
         """What has not been read yet."""
@@ -66,6 +72,8 @@ class Gatekeeper:
         self._service = service
         key_file = service.config.api_key_file
         self._keys = None if key_file is None else ApiKeys(Path(key_file))
+        log_file = service.config.request_log
+        self._log = None if log_file is None else RequestLog(log_file, with_body=service.config.request_log_body)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
@@ -96,7 +104,10 @@ class Gatekeeper:
             await send_error(error, send_with_id)
         finally:
             if scope["path"] not in ALWAYS_OPEN:
-                _log(scope, status, time.monotonic() - started, request_id)
+                seconds = time.monotonic() - started
+                _log(scope, status, seconds, request_id)
+                if self._log is not None:
+                    self._log.write(scope, status, seconds, request_id, body.content)
 
     def _check(self, scope: Scope, headers: Headers) -> None:
         path: str = scope["path"]
@@ -128,12 +139,32 @@ class Gatekeeper:
             size += len(part)
             if size > limit:
                 raise BodyTooLargeError(f"the body has more than {limit} bytes")
-        pending: list[Message] = [{"type": "http.request", "body": b"".join(parts), "more_body": False}]
+        body.content = b"".join(parts)
+        _check_unicode(body.content)
+        pending: list[Message] = [{"type": "http.request", "body": body.content, "more_body": False}]
 
         async def replay() -> Message:
             return pending.pop() if pending else await receive()
 
         return replay
+
+
+def _check_unicode(body: bytes) -> None:
+    """Refuse half characters here, once for every field: JSON can hold them, UTF-8 and the tokenizer cannot.
+
+    Raises:
+        InvalidRequestError: the body is no UTF-8, or one of its strings has a lone surrogate.
+    """
+    try:
+        body.decode("utf-8")
+        if _SURROGATE_ESCAPE.search(body):
+            json.dumps(json.loads(body), ensure_ascii=False).encode("utf-8")
+    except UnicodeDecodeError as error:
+        raise InvalidRequestError(f"the body is not valid UTF-8: byte {error.start} cannot be read") from error
+    except UnicodeEncodeError as error:
+        raise InvalidRequestError("the body is not valid Unicode: a string has a lone surrogate") from error
+    except (ValueError, RecursionError):
+        return  # no JSON: whoever parses it will say so
 
 
 async def send_error(error: ApiError, send: Send) -> None:
@@ -161,10 +192,8 @@ def error_headers(error: ApiError) -> dict[str, str]:
 
 def _log(scope: Scope, status: int, seconds: float, request_id: str) -> None:
     """One line a request; never a word of its content."""
-    generation: Any = scope.get("forebay.generation")
-    tokens = ""
-    if generation is not None:
-        usage = generation.usage
-        tokens = f" prompt={usage.prompt_tokens} cached={usage.cached_tokens} generated={usage.completion_tokens}"
+    facts = facts_of(scope)
+    names = {"prompt_tokens": "prompt", "cached_tokens": "cached", "completion_tokens": "generated"}
+    tokens = "".join([f" {short}={facts[name]}" for name, short in names.items() if name in facts])
     outcome = "client left" if scope.get("forebay.client_gone") or not status else str(status)
     _logger.info("%s %s %s %.2fs%s id=%s", scope["method"], scope["path"], outcome, seconds, tokens, request_id)

@@ -84,6 +84,10 @@ class PooledPrompts:
             raise
         return [found[index] for index in range(len(found))]
 
+    def facts(self) -> dict[str, object]:
+        """What there is to log."""
+        return {"prompt_tokens": self.usage.prompt_tokens, "cached_tokens": self.usage.cached_tokens}
+
     def close(self, finish_reason: FinishReason = "abort") -> None:
         """End whatever still runs; may be called twice."""
         self._stop_clock()

@@ -9,11 +9,13 @@ from typing import Any, Protocol
 
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.types import Scope
 
 from forebay_server.api.disconnect import until_disconnect
 from forebay_server.api.generation import ChoiceUpdate, Generation, GenerationRequest, Usage
 from forebay_server.api.openai_types import GenerationBody
 from forebay_server.api.queue_place import QueuePlace, queue_place
+from forebay_server.api.request_facts import note_answer, note_run
 from forebay_server.api.service import ServedModel, Service
 from forebay_server.api.sse import EventStreamResponse, encode_json, event
 
@@ -96,20 +98,20 @@ async def answer(
     model = service.require_model(body.model)
     place = queue_place(request, body, service.config)
     num_choices = num_prompts * (body.n or 1)
-    service.admission.admit(num_choices)
-    holder = _Holder(service, num_choices, place)
     envelope = Envelope(
         id=f"{form.id_prefix}-{secrets.token_hex(12)}", created=int(time.time()), model=body.model or service.model_name
     )
+    told = {"answer_id": envelope.id, "model": envelope.model, "tenant": place.tenant}
+    note_answer(request.scope, **told, stream=bool(body.stream))
+    service.admission.admit(num_choices)
+    holder = _Holder(service, request.scope, num_choices, place)
     service.metrics.observe("request_params_n", body.n or 1)
     try:
         if body.stream:
             first, updates = await until_disconnect(request.receive, _begin(service, model, prepare, holder))
-            request.scope["forebay.generation"] = holder.generation
             events = form.events(envelope, body, _resumed(first, updates), lambda: holder.usage)
             return EventStreamResponse(events, holder.close, ends_with_done=form.ends_with_done)
         collected = await until_disconnect(request.receive, _collect(service, model, prepare, holder))
-        request.scope["forebay.generation"] = holder.generation
         content = form.whole(envelope, collected, holder.usage)
         holder.close()
         return Response(encode_json(content), media_type="application/json")
@@ -121,8 +123,9 @@ async def answer(
 class _Holder:
     """Places in the admission, until a generation holds them; closing gives back what is left, once."""
 
-    def __init__(self, service: Service, num_choices: int, place: QueuePlace) -> None:
+    def __init__(self, service: Service, scope: Scope, num_choices: int, place: QueuePlace) -> None:
         self._service = service
+        self._scope = scope
         self._num_choices = num_choices
         self._place = place
         self.generation: Generation | None = None
@@ -131,6 +134,7 @@ class _Holder:
         """Take room for the tokens, which are known now, and hand everything to a generation."""
         self._service.admission.admit_tokens(sum(map(len, prepared.prompts)) * prepared.n)
         self.generation = Generation(self._service, prepared, model.text.tokenizer, self._place)
+        note_run(self._scope, self.generation)
         self._num_choices = 0
         return self.generation
 
