@@ -9,11 +9,11 @@ from pathlib import Path
 
 from hack.cluster import locks, processes
 from hack.cluster.components import NAMES
-from hack.cluster.console import Console
 from hack.cluster.down import down
 from hack.cluster.errors import ClusterError, ComponentError
 from hack.cluster.paths import Paths
 from hack.cluster.up import check_machine, up
+from hack.progress import Console
 
 _CHECKOUT = Path(__file__).parents[2]
 _FAILURE_LINES = 20

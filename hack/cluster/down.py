@@ -8,9 +8,9 @@ from pathlib import Path
 
 from hack.cluster import cgroups, mounts, netns, packages, processes
 from hack.cluster.components import NAMES
-from hack.cluster.console import Console
 from hack.cluster.errors import ClusterError
 from hack.cluster.paths import CNI_RESULTS, DEVICE_PLUGIN_SOCKET, KUBELET_LOG_LINKS, SHIM_SOCKETS, Paths
+from hack.progress import Console
 
 _KILL_TIMEOUT_SECONDS = 20.0
 _TASKS = "containerd/io.containerd.runtime.v2.task/k8s.io"

@@ -3,9 +3,9 @@
 from pathlib import Path
 
 from hack.cluster import builds, packages, toolchain
-from hack.cluster.console import Console
 from hack.cluster.errors import ClusterError
 from hack.cluster.paths import Paths
+from hack.progress import Console
 
 
 def provision(paths: Paths, console: Console) -> dict[str, str]:

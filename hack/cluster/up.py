@@ -7,13 +7,13 @@ from pathlib import Path
 from hack.cluster import addons, builds, cgroups, configs, image, netns, packages, pki, processes, provision
 from hack.cluster.components import NAMES, components
 from hack.cluster.configs import Settings
-from hack.cluster.console import Console
 from hack.cluster.down import delete_containers, sweep
 from hack.cluster.errors import ClusterError
 from hack.cluster.info import ClusterInfo
 from hack.cluster.network import Network
 from hack.cluster.paths import Paths
 from hack.cluster.processes import Component
+from hack.progress import Console
 
 _KUBECONFIG_USERS = ("admin", "kubelet", "kube-controller-manager", "kube-scheduler", "kube-proxy", "coredns")
 _RECOVERY_SECONDS = 5.0  # one that has just lost the API server, restarted above, finds it again in this time

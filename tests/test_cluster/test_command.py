@@ -14,9 +14,9 @@ import pytest
 
 from hack.cluster import down, image, mounts
 from hack.cluster.__main__ import main, tail
-from hack.cluster.console import Console
 from hack.cluster.errors import ClusterError
 from hack.cluster.info import FILE, ClusterInfo
+from hack.progress import Console
 
 
 def test_each_step_is_one_line_with_its_result_and_time() -> None:
@@ -31,6 +31,26 @@ def test_each_step_is_one_line_with_its_result_and_time() -> None:
     assert [line.split()[0] for line in lines] == ["etcd", "kubelet"]
     assert lines[0].split()[2:] == ["ready", "0.0", "s"]
     assert "failed" in lines[1]
+    assert lines[0].index("ready") == lines[1].index("failed")
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_colours_only_on_a_terminal_and_not_with_no_color(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    shown = Terminal()
+    with Console(shown).step("etcd"):
+        pass
+    assert "\x1b[32mdone\x1b[0m" in shown.getvalue()
+    monkeypatch.setenv("NO_COLOR", "1")
+    plain = Terminal()
+    with Console(plain).step("etcd"):
+        pass
+    assert plain.getvalue().startswith("\r\x1b[K  etcd ...")
+    assert "\x1b[32m" not in plain.getvalue()
 
 
 def test_the_tail_of_a_log_is_its_last_lines(tmp_path: Path) -> None:
