@@ -60,6 +60,8 @@ def load_library(variant: str) -> ctypes.CDLL:
     library.forebay_create_step.argtypes = [ctypes.c_void_p]
     library.forebay_run_step.restype = ctypes.c_int32
     library.forebay_run_step.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
+    library.forebay_run_head.restype = ctypes.c_int32
+    library.forebay_run_head.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
     library.forebay_num_threads.restype = ctypes.c_int32
     library.forebay_num_threads.argtypes = [ctypes.c_void_p]
     library.forebay_destroy_step.restype = None

@@ -12,7 +12,7 @@ import torch
 
 from forebay_kernels.cpu.library import load_library
 from forebay_kernels.cpu.packing import PackedWeight, WeightKind
-from forebay_kernels.cpu.structures import BatchStructure, LayerStructure, ModelStructure
+from forebay_kernels.cpu.structures import BatchStructure, HeadBatchStructure, LayerStructure, ModelStructure
 
 Int32s = npt.NDArray[np.int32]
 
@@ -46,7 +46,7 @@ class LlamaWeights:
     final_norm: torch.Tensor
     head: PackedWeight
     embedding: torch.Tensor | None
-    """[vocab_size, hidden_size], bfloat16, contiguous; None: the rows of the head, which is in eight bits by channel."""
+    """[vocab_size, hidden_size], bfloat16, contiguous; None: the rows of a head in eight bits by channel."""
 
     @property
     def num_bytes(self) -> int:
@@ -70,6 +70,8 @@ class LlamaSizes:
     head_dim: int
     vocab_size: int
     rms_norm_eps: float
+    attention_scale: float | None = None
+    """Scores are multiplied with it; None: 1 / sqrt(head_dim)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +101,7 @@ class LlamaStep:
     Args:
         sizes: of the model.
         weights: packed; kept.
-        kv_cache: [num_layers, 2, num_blocks, block_size, num_kv_heads, head_dim], float32, bfloat16 or int8, contiguous.
+        kv_cache: [num_layers, 2, num_blocks, block_size, num_kv_heads, head_dim]: float32, bfloat16 or int8.
         rotary_cos_sin: [num_positions, head_dim], float32, contiguous: cosines, then sines.
         max_tokens: rows of a step at most.
         num_threads: that compute, the caller's among them.
@@ -144,7 +146,7 @@ class LlamaStep:
             num_threads=num_threads,
             num_positions=rotary_cos_sin.shape[0],
             eps=sizes.rms_norm_eps,
-            attention_scale=1 / math.sqrt(sizes.head_dim),
+            attention_scale=sizes.attention_scale or 1 / math.sqrt(sizes.head_dim),
             layers=layers,
             final_norm=weights.final_norm.data_ptr(),
             embedding=None if weights.embedding is None else weights.embedding.data_ptr(),
@@ -171,6 +173,21 @@ class LlamaStep:
         """Run a step; [num_wanted, vocab_size], float32."""
         out = torch.empty(len(batch.wanted_rows), self.sizes.vocab_size)
         self._run(batch, logits=out.data_ptr(), logits_stride=out.shape[1])
+        return out
+
+    def head(self, hidden: torch.Tensor) -> torch.Tensor:
+        """The logits of what `hidden` returned: [num_rows, hidden_size] -> [num_rows, vocab_size], float32.
+
+        They equal those that `logits` returns bit for bit.
+        """
+        hidden = hidden.contiguous()
+        out = torch.empty(len(hidden), self.sizes.vocab_size)
+        for first in range(0, len(hidden), self.max_tokens):
+            rows = hidden[first : first + self.max_tokens]
+            structure = HeadBatchStructure(
+                num_rows=len(rows), hidden=rows.data_ptr(), logits=out[first : first + len(rows)].data_ptr()
+            )
+            self._library.forebay_run_head(self._step, ctypes.byref(structure))
         return out
 
     def best(self, batch: StepBatch) -> tuple[Int32s, npt.NDArray[np.float32]]:

@@ -9,7 +9,7 @@ from forebay_kernels.cpu.packing import PackedWeight
 
 
 def multiply(x: torch.Tensor, weight: PackedWeight, *, variant: str, num_threads: int = 1) -> torch.Tensor:
-    """x times the transpose of a packed weight, plus its bias.
+    """The product of x and the transpose of a packed weight, plus its bias.
 
     Args:
         x: [num_tokens, in_features], any float dtype.

@@ -1,4 +1,4 @@
-"""Weights as the C++ library reads them: panels of 64 outputs, in which 64 bytes are the same few inputs of 16 outputs."""
+"""Weights as the C++ library reads them: panels of 64 outputs, in which the same few inputs of all outputs adjoin."""
 
 from dataclasses import dataclass
 from enum import IntEnum
@@ -158,8 +158,8 @@ def _panel_rows(out_features: int, num_parts: int) -> torch.Tensor:
     size = out_features // num_parts
     padded = -(-size // PANEL) * PANEL
     rows = torch.arange(padded).expand(num_parts, -1)
-    rows = torch.where(rows < size, rows + torch.arange(num_parts).unsqueeze(1) * size, out_features)
-    return rows.unflatten(1, (-1, PANEL)).transpose(0, 1).flatten()
+    rows = torch.where(rows < size, rows + torch.arange(num_parts).unsqueeze(1) * size, out_features).contiguous()
+    return rows.view(num_parts, -1, PANEL).transpose(0, 1).flatten()
 
 
 def _take(matrix: torch.Tensor, rows: torch.Tensor, num_columns: int) -> torch.Tensor:

@@ -10,7 +10,7 @@ _POINTER = ctypes.c_void_p
 class WeightStructure(ctypes.Structure):
     """`Weight`."""
 
-    _fields_ = [  # noqa: RUF012 -- ctypes wants a list
+    _fields_ = [
         ("kind", _INT),
         ("group", _INT),
         ("num_outputs", _INT),
@@ -26,7 +26,7 @@ class WeightStructure(ctypes.Structure):
 class LayerStructure(ctypes.Structure):
     """`Layer`."""
 
-    _fields_ = [  # noqa: RUF012
+    _fields_ = [
         ("input_norm", _POINTER),
         ("attention_norm", _POINTER),
         ("query_norm", _POINTER),
@@ -41,7 +41,7 @@ class LayerStructure(ctypes.Structure):
 class ModelStructure(ctypes.Structure):
     """`Model`."""
 
-    _fields_ = [  # noqa: RUF012
+    _fields_ = [
         ("num_layers", _INT),
         ("hidden_size", _INT),
         ("intermediate_size", _INT),
@@ -70,7 +70,7 @@ class ModelStructure(ctypes.Structure):
 class BatchStructure(ctypes.Structure):
     """`Batch`."""
 
-    _fields_ = [  # noqa: RUF012
+    _fields_ = [
         ("num_tokens", _INT),
         ("num_sequences", _INT),
         ("num_wanted", _INT),
@@ -86,4 +86,15 @@ class BatchStructure(ctypes.Structure):
         ("logits_stride", ctypes.c_int64),
         ("best_ids", _POINTER),
         ("best_logits", _POINTER),
+    ]
+
+
+class HeadBatchStructure(ctypes.Structure):
+    """`HeadBatch`."""
+
+    _fields_ = [
+        ("num_rows", _INT),
+        ("padding", _INT),
+        ("hidden", _POINTER),
+        ("logits", _POINTER),
     ]

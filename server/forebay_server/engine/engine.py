@@ -21,8 +21,9 @@ from forebay_server.engine.grammar_compiler import GrammarCompiler
 from forebay_server.engine.grammars import Grammars
 from forebay_server.engine.kv_cache import KVCacheLayout, allocate_kv_cache, plan_kv_cache
 from forebay_server.engine.limits import SchedulerLimits
-from forebay_server.engine.model_runner import ModelRunner, Runner
+from forebay_server.engine.model_runner import Runner
 from forebay_server.engine.plan_check import room, with_plan
+from forebay_server.engine.runners import build_runner
 from forebay_server.engine.scheduler import Scheduler
 from forebay_server.engine.scheduler_output import SampledToken, SchedulerOutput
 from forebay_server.errors import ExitCode, StartupError
@@ -169,7 +170,8 @@ def load_engine(
     try:
         loaded = load_model(checkpoint, dtype, device, room(planned, free_bytes), progress, options)
         model = loaded.model
-        free_beside = room(planned, available_bytes(device), weight_bytes(model))
+        loaded_bytes = weight_bytes(model)
+        free_beside = room(planned, available_bytes(device), loaded_bytes)
         layout = plan_kv_cache(config, checkpoint.config, max_model_len, kv_dtype, free_beside)
     except StartupError as error:
         raise with_plan(error, planned) from error
@@ -184,12 +186,13 @@ def load_engine(
     scheduler = Scheduler(limits, BlockPool(layout.num_blocks, layout.block_size), debug=debug)
     vocab_size = checkpoint.config.vocab_size
     grammars = Grammars(GrammarCompiler(config.model, vocab_size), vocab_size)
-    engine = Engine(scheduler, ModelRunner(model, kv_cache, max_model_len), grammars)
+    runner = build_runner(model, kv_cache, max_model_len, config.max_num_batched_tokens)
+    engine = Engine(scheduler, runner, grammars)
     facts = EngineFacts(
         checkpoint.config,
         max_model_len,
         layout,
-        weight_bytes(model),
+        loaded_bytes,
         dtype,
         device,
         free_bytes,

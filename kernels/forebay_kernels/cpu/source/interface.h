@@ -79,3 +79,11 @@ struct Batch {
     int32_t* best_ids;             // [num_wanted] or null: likeliest token, the first of equals
     float* best_logits;            // [num_wanted] or null; NaN when any logit is
 };
+
+// Hidden states of an earlier step whose logits are wanted now.
+struct HeadBatch {
+    int32_t num_rows;
+    int32_t padding;
+    const float* hidden;  // [num_rows, hidden_size], after the final norm
+    float* logits;        // [num_rows, vocab_size]
+};

@@ -20,6 +20,11 @@ EXPORTED void* forebay_create_step(const Model* model) {
 // -1, and nothing done, where a token, position or block is outside of the model's.
 EXPORTED int32_t forebay_run_step(void* step, const Batch* batch) { return static_cast<Step*>(step)->run(*batch) ? 0 : -1; }
 
+// -1 where there are more rows than a step can have.
+EXPORTED int32_t forebay_run_head(void* step, const HeadBatch* batch) {
+    return static_cast<Step*>(step)->run_head(*batch) ? 0 : -1;
+}
+
 EXPORTED int32_t forebay_num_threads(const void* step) { return static_cast<const Step*>(step)->num_threads(); }
 
 EXPORTED void forebay_destroy_step(void* step) {

@@ -234,6 +234,21 @@ void Step::compute_wanted(int thread) {
     pool_.barrier();
 }
 
+void Step::compute_head(int thread) {
+    const HeadBatch& batch = *head_batch_;
+    for (int row; (row = pool_.next()) < batch.num_rows;) {
+        memcpy(scratch_[thread].row, batch.hidden + (int64_t)row * model_.hidden_size, sizeof(float) * model_.hidden_size);
+        quantize_row(model_.head, scratch_[thread].row, model_.hidden_size, row, normed_);
+    }
+    pool_.barrier();
+    multiply(model_.head, normed_, batch.num_rows, thread, 1, [&](int panel, int row, int rows, const float* sums) {
+        const int columns = model_.vocab_size - panel * PANEL < PANEL ? model_.vocab_size - panel * PANEL : PANEL;
+        for (int m = 0; m < rows && columns > 0; m++)
+            memcpy(batch.logits + (int64_t)(row + m) * model_.vocab_size + panel * PANEL, sums + m * PANEL,
+                   sizeof(float) * columns);
+    });
+}
+
 void Step::work(int thread) {
     for (int row; (row = pool_.next()) < batch_->num_tokens;) embed(row);
     pool_.barrier();

@@ -73,6 +73,13 @@ class Step {
         return true;
     }
 
+    bool run_head(const HeadBatch& batch) {
+        if (batch.num_rows > model_.max_tokens) return false;
+        head_batch_ = &batch;
+        pool_.run([](void* self, int thread) { static_cast<Step*>(self)->compute_head(thread); }, this);
+        return true;
+    }
+
   private:
     struct Scratch {
         Activations normed;
@@ -136,6 +143,7 @@ class Step {
     int attention_items() const;
     void compute_layer(int index, int thread);
     void compute_wanted(int thread);
+    void compute_head(int thread);
     void find_best(int panel, int row, const float* logits, Scratch& scratch) const;
 
     Model model_;
@@ -156,6 +164,7 @@ class Step {
     Activations normed_, gathered_, gated_;
     int32_t* row_sequence_;  // [rows]
     const Batch* batch_ = nullptr;
+    const HeadBatch* head_batch_ = nullptr;
     bool is_mixed_ = false;  // whether a sequence has several rows
 };
 
