@@ -4,8 +4,11 @@ import torch
 from torch import nn
 
 from forebay_kernels import gelu_and_mul, silu_and_mul
-from forebay_server.layers.linear import Linear, PackedLinear, Slots
+from forebay_server.layers.linear import Slots
+from forebay_server.layers.parallel_linear import ColumnParallelLinear, RowParallelLinear
 from forebay_server.models.model_config import Activation
+from forebay_server.parallel.group import ONE_RANK, RankGroup
+from forebay_server.parallel.shares import even_share
 
 ACTIVATIONS = {"silu": silu_and_mul, "gelu_tanh": gelu_and_mul}
 
@@ -19,6 +22,8 @@ class GatedMLP(nn.Module):
         activation: of the gate.
         bias: whether all three products have one.
         is_packed: whether the checkpoint holds gate and up as one matrix.
+        group: the ranks that share it.
+        is_summed: whether the ranks' outputs are summed here; otherwise the caller must.
     """
 
     def __init__(
@@ -29,13 +34,14 @@ class GatedMLP(nn.Module):
         *,
         bias: bool = False,
         is_packed: bool = False,
+        group: RankGroup = ONE_RANK,
+        is_summed: bool = True,
     ) -> None:
         super().__init__()
-        parts = {"gate_proj": intermediate_size, "up_proj": intermediate_size}
-        self.gate_up_proj = (
-            Linear(hidden_size, 2 * intermediate_size, bias) if is_packed else PackedLinear(hidden_size, parts, bias)
-        )
-        self.down_proj = Linear(intermediate_size, hidden_size, bias)
+        share = even_share(intermediate_size, group.rank, group.size)
+        parts = {"gate_proj": share, "up_proj": share}
+        self.gate_up_proj = ColumnParallelLinear(hidden_size, parts, bias, "gate_up_proj" if is_packed else None)
+        self.down_proj = RowParallelLinear(share, hidden_size, bias, group, is_summed=is_summed)
         self.activation = activation
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -45,5 +51,4 @@ class GatedMLP(nn.Module):
 
     def slots(self, prefix: str) -> Slots:
         """Where each weight of the checkpoint goes."""
-        packed = prefix if isinstance(self.gate_up_proj, PackedLinear) else f"{prefix}.gate_up_proj"
-        return self.gate_up_proj.slots(packed) | self.down_proj.slots(f"{prefix}.down_proj")
+        return self.gate_up_proj.slots(prefix) | self.down_proj.slots(f"{prefix}.down_proj")

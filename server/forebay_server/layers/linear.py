@@ -1,12 +1,12 @@
 """Linear layers that know under which names a checkpoint holds their parts, and hold weights in any form."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import nn
 
 from forebay_server.layers.quantized_matmul import multiply
+from forebay_server.layers.weight_cut import Cut
 from forebay_server.layers.weight_forms import LinearWeight, concatenate
 
 
@@ -50,38 +50,11 @@ class Linear(nn.Module):
         one = arrived[0] if len(arrived) == 1 else concatenate(arrived)
         self.weights = arrived if one is None else [one]
 
-    def slots(self, prefix: str) -> "dict[str, torch.Tensor | WeightSlot]":
+    def slots(self, prefix: str) -> "Slots":
         """Where each weight of the checkpoint goes, by name."""
-        slots: dict[str, torch.Tensor | WeightSlot] = {
-            f"{prefix}.weight": WeightSlot(self, "", (self.out_features, self.in_features))
-        }
+        slots: Slots = {f"{prefix}.weight": WeightSlot(self, "", (self.out_features, self.in_features))}
         if self.bias is not None:
             slots[f"{prefix}.bias"] = self.bias.data
-        return slots
-
-
-class PackedLinear(Linear):
-    """Several linear layers with the same input as one product (q, k, v; gate, up).
-
-    Args:
-        in_features: size of the rows of x.
-        parts: rows of each part by its name in the checkpoint, in the order of the output's columns.
-        bias: whether every part has one.
-    """
-
-    def __init__(self, in_features: int, parts: Mapping[str, int], bias: bool = False) -> None:
-        super().__init__(in_features, sum(parts.values()), bias)
-        self.parts = dict(parts)
-
-    def slots(self, prefix: str) -> "dict[str, torch.Tensor | WeightSlot]":
-        """See `Linear.slots`; `prefix` is the parent of the parts."""
-        slots: dict[str, torch.Tensor | WeightSlot] = {
-            f"{prefix}.{name}.weight": WeightSlot(self, name, (rows, self.in_features))
-            for name, rows in self.parts.items()
-        }
-        if self.bias is not None:
-            for name, values in zip(self.parts, torch.split(self.bias.data, list(self.parts.values())), strict=True):
-                slots[f"{prefix}.{name}.bias"] = values
         return slots
 
 
@@ -93,12 +66,43 @@ class WeightSlot:
     part: str
     shape: tuple[int, int]
     """[out_features, in_features], as the checkpoint has it."""
+    cut: Cut | None = None
+    """What this rank holds of it; None: all."""
+
+    @property
+    def held_shape(self) -> tuple[int, ...]:
+        """[out_features, in_features], as this rank has it."""
+        return self.shape if self.cut is None else self.cut.shape(self.shape)
 
     def fill(self, weight: LinearWeight, *, quantizes_input: bool) -> None:
-        """Give the weight to the layer."""
+        """Give the layer the weight, or what this rank holds of it.
+
+        Raises:
+            ValueError: the rank's part cannot be cut out of a weight of this form.
+        """
         self.layer.quantizes_input |= quantizes_input
-        self.layer.set_part(self.part, weight)
+        self.layer.set_part(self.part, weight if self.cut is None else self.cut.of(weight))
 
 
-Slots = dict[str, torch.Tensor | WeightSlot]
+@dataclass(frozen=True, slots=True)
+class TensorSlot:
+    """Where a rank's part of a tensor goes that is never quantized: a bias, an expert."""
+
+    target: torch.Tensor
+    """Written in place."""
+    shape: tuple[int, ...]
+    """As the checkpoint has it."""
+    cut: Cut
+
+    @property
+    def held_shape(self) -> tuple[int, ...]:
+        """As this rank has it."""
+        return tuple(self.target.shape)
+
+    def copy_(self, values: torch.Tensor) -> None:
+        """Take the rank's part of a tensor of the checkpoint."""
+        self.target.copy_(self.cut.of_tensor(values))
+
+
+Slots = dict[str, torch.Tensor | TensorSlot | WeightSlot]
 """Where each weight of a checkpoint goes: a tensor to copy into, or a slot that takes any form."""

@@ -6,9 +6,12 @@ from torch import nn
 from forebay_kernels import rotary
 from forebay_server.layers.attention import AttentionMetadata, paged_attention
 from forebay_server.layers.kv_cache import Pages
-from forebay_server.layers.linear import Linear, PackedLinear, Slots
+from forebay_server.layers.linear import Slots
 from forebay_server.layers.norm import RMSNorm
+from forebay_server.layers.parallel_linear import ColumnParallelLinear, RowParallelLinear
 from forebay_server.models.model_config import ModelConfig
+from forebay_server.parallel.group import ONE_RANK, RankGroup
+from forebay_server.parallel.shares import Share, head_shares
 
 
 class SelfAttention(nn.Module):
@@ -21,6 +24,7 @@ class SelfAttention(nn.Module):
         output_bias: whether the output projection has one.
         head_norm: the norm of every head of queries and keys before they turn; None: there is none.
         is_packed: whether the checkpoint holds q, k and v as one matrix.
+        group: the ranks that share the heads.
     """
 
     def __init__(
@@ -32,20 +36,19 @@ class SelfAttention(nn.Module):
         output_bias: bool = False,
         head_norm: type[RMSNorm] | None = None,
         is_packed: bool = False,
+        group: RankGroup = ONE_RANK,
     ) -> None:
         super().__init__()
         self.head_dim, self.rotary_dim = config.head_dim, config.rotary_dim
-        self.num_heads, self.num_kv_heads = config.num_heads, config.num_kv_heads
+        heads, kv_heads = head_shares(config, group.rank, group.size)
+        self.num_heads, self.num_kv_heads = heads.size, kv_heads.size
         self.window = config.sliding_window(layer)
         self.scale, self.soft_cap = config.attention_scale, config.attention_soft_cap
-        query_size, kv_size = self.num_heads * self.head_dim, self.num_kv_heads * self.head_dim
-        parts = {"q_proj": query_size, "k_proj": kv_size, "v_proj": kv_size}
-        self.qkv_proj = (
-            Linear(config.hidden_size, sum(parts.values()), qkv_bias)
-            if is_packed
-            else PackedLinear(config.hidden_size, parts, qkv_bias)
-        )
-        self.o_proj = Linear(query_size, config.hidden_size, output_bias)
+        query, kv = self._features(heads), self._features(kv_heads)
+        parts = {"q_proj": query, "k_proj": kv, "v_proj": kv}
+        packed_name = "qkv_proj" if is_packed else None
+        self.qkv_proj = ColumnParallelLinear(config.hidden_size, parts, qkv_bias, packed_name)
+        self.o_proj = RowParallelLinear(query, config.hidden_size, output_bias, group)
         self.q_norm = None if head_norm is None else head_norm(self.head_dim, config.rms_norm_eps)
         self.k_norm = None if head_norm is None else head_norm(self.head_dim, config.rms_norm_eps)
 
@@ -69,6 +72,10 @@ class SelfAttention(nn.Module):
         output: torch.Tensor = self.o_proj(attended.flatten(1))
         return output
 
+    def _features(self, heads: Share) -> Share:
+        """Rows of the projection to these heads."""
+        return Share(heads.full * self.head_dim, heads.start * self.head_dim, heads.stop * self.head_dim)
+
     def _turned(
         self, query: torch.Tensor, key: torch.Tensor, positions: torch.Tensor, rotary_cos_sin: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -83,8 +90,7 @@ class SelfAttention(nn.Module):
 
     def slots(self, prefix: str) -> Slots:
         """Where each weight of the checkpoint goes."""
-        packed = prefix if isinstance(self.qkv_proj, PackedLinear) else f"{prefix}.qkv_proj"
-        slots = self.qkv_proj.slots(packed) | self.o_proj.slots(f"{prefix}.o_proj")
+        slots = self.qkv_proj.slots(prefix) | self.o_proj.slots(f"{prefix}.o_proj")
         if self.q_norm is not None and self.k_norm is not None:
             slots |= self.q_norm.slots(f"{prefix}.q_norm") | self.k_norm.slots(f"{prefix}.k_norm")
         return slots

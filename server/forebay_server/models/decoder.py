@@ -10,14 +10,16 @@ import torch
 from torch import nn
 
 from forebay_server.layers.attention import AttentionMetadata
-from forebay_server.layers.embedding import Embedding
 from forebay_server.layers.gated_mlp import GatedMLP
 from forebay_server.layers.kv_cache import KVCache, Pages
-from forebay_server.layers.linear import Linear, Slots
+from forebay_server.layers.linear import Slots
 from forebay_server.layers.mixture_of_experts import MixtureOfExperts
 from forebay_server.layers.norm import RMSNorm
+from forebay_server.layers.parallel_linear import ColumnParallelLinear, VocabParallelEmbedding
 from forebay_server.layers.self_attention import SelfAttention
 from forebay_server.models.model_config import ModelConfig
+from forebay_server.parallel.group import ONE_RANK, RankGroup
+from forebay_server.parallel.shares import head_shares, vocabulary_share
 
 
 class DecoderLayer(nn.Module):
@@ -66,18 +68,30 @@ class DecoderLayer(nn.Module):
 
 
 class CausalLM(nn.Module):
-    """Token ids of a flat batch -> hidden states -> logits. Weights are allocated, not filled: see `slots`."""
+    """Token ids of a flat batch -> hidden states -> logits. Weights are allocated, not filled: see `slots`.
+
+    Args:
+        config: of the model.
+        group: the ranks that share it; this one holds its share of every layer.
+    """
 
     norm_class: type[RMSNorm] = RMSNorm
     """Of the norm before the output layer."""
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: ModelConfig, group: RankGroup = ONE_RANK) -> None:
         super().__init__()
         self.config = config
-        self.embed_tokens = Embedding(config.vocab_size, config.hidden_size)
+        self.group: RankGroup = group
+        self.embed_tokens = VocabParallelEmbedding(config.vocab_size, config.hidden_size, group)
         self.layers = nn.ModuleList(self.build_layer(config, index) for index in range(config.num_layers))
         self.norm = self.norm_class(config.hidden_size, config.rms_norm_eps)
-        self.lm_head = None if config.tie_word_embeddings else Linear(config.hidden_size, config.vocab_size)
+        vocabulary = {"lm_head": vocabulary_share(config.vocab_size, group.rank, group.size)}
+        self.lm_head = None if config.tie_word_embeddings else ColumnParallelLinear(config.hidden_size, vocabulary)
+
+    @property
+    def num_kv_heads(self) -> int:
+        """Key-value heads of this rank."""
+        return head_shares(self.config, self.group.rank, self.group.size)[1].size
 
     def build_layer(self, config: ModelConfig, index: int) -> DecoderLayer:
         """Layer `index` of the architecture."""
@@ -118,9 +132,17 @@ class CausalLM(nn.Module):
         return self.norm.add(hidden, residual)[0]
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """[num_logits, hidden_size] -> [num_logits, vocab_size], float32; apart, so that many rows can go in parts."""
+        """[num_logits, hidden_size] -> [num_logits, vocab_size], float32; apart, so that many rows can go in parts.
+
+        With several ranks all call it, and rank 0 gets the logits; the others get their own part, padded.
+        """
         head = self.embed_tokens if self.lm_head is None else self.lm_head
         logits: torch.Tensor = head(hidden).float()
+        if self.group.size > 1:
+            num_columns = -(-self.config.vocab_size // self.group.size)
+            logits = nn.functional.pad(logits, (0, num_columns - logits.shape[1]), value=-torch.inf)
+            parts = self.group.gather(logits)
+            logits = torch.cat(parts, dim=1)[:, : self.config.vocab_size] if parts else logits
         cap = self.config.logit_soft_cap
         return logits if cap is None else cap * torch.tanh(logits / cap)
 
@@ -130,5 +152,5 @@ class CausalLM(nn.Module):
         for index, layer in enumerate(cast(Iterable[DecoderLayer], self.layers)):
             slots |= layer.slots(f"model.layers.{index}")
         if self.lm_head is not None:
-            slots |= self.lm_head.slots("lm_head")
+            slots |= self.lm_head.slots("")
         return slots

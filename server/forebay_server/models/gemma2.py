@@ -10,19 +10,21 @@ from forebay_server.layers.norm import GemmaRMSNorm, RMSNorm
 from forebay_server.layers.self_attention import SelfAttention
 from forebay_server.models.decoder import CausalLM, DecoderLayer
 from forebay_server.models.model_config import ModelConfig
+from forebay_server.parallel.group import RankGroup
 
 
 class GemmaLayer(DecoderLayer):
     """Each part's output is normed once more before it joins the residual stream."""
 
-    def __init__(self, config: ModelConfig, attention: SelfAttention) -> None:
-        mlp = GatedMLP(config.hidden_size, config.intermediate_size, config.activation, bias=config.mlp_bias)
+    def __init__(self, config: ModelConfig, attention: SelfAttention, group: RankGroup) -> None:
+        hidden_size, size, bias = config.hidden_size, config.intermediate_size, config.mlp_bias
+        mlp = GatedMLP(hidden_size, size, config.activation, bias=bias, group=group)
         super().__init__(config, attention, mlp)
-        size, eps = config.hidden_size, config.rms_norm_eps
-        self.input_layernorm = GemmaRMSNorm(size, eps)
-        self.post_attention_layernorm = GemmaRMSNorm(size, eps)
-        self.pre_feedforward_layernorm = GemmaRMSNorm(size, eps)
-        self.post_feedforward_layernorm = GemmaRMSNorm(size, eps)
+        eps = config.rms_norm_eps
+        self.input_layernorm = GemmaRMSNorm(hidden_size, eps)
+        self.post_attention_layernorm = GemmaRMSNorm(hidden_size, eps)
+        self.pre_feedforward_layernorm = GemmaRMSNorm(hidden_size, eps)
+        self.post_feedforward_layernorm = GemmaRMSNorm(hidden_size, eps)
 
     def forward(
         self,
@@ -63,5 +65,7 @@ class Gemma2ForCausalLM(CausalLM):
     def build_layer(self, config: ModelConfig, index: int) -> DecoderLayer:
         """See `CausalLM.build_layer`."""
         bias = config.attention_bias
-        attention = SelfAttention(config, index, qkv_bias=bias, output_bias=bias, head_norm=self.head_norm)
-        return GemmaLayer(config, attention)
+        attention = SelfAttention(
+            config, index, qkv_bias=bias, output_bias=bias, head_norm=self.head_norm, group=self.group
+        )
+        return GemmaLayer(config, attention, self.group)

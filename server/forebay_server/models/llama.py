@@ -19,8 +19,10 @@ class LlamaForCausalLM(CausalLM):
 
     def build_attention(self, config: ModelConfig, index: int) -> SelfAttention:
         """Biases on all four projections, or on none."""
-        return SelfAttention(config, index, qkv_bias=config.attention_bias, output_bias=config.attention_bias)
+        bias = config.attention_bias
+        return SelfAttention(config, index, qkv_bias=bias, output_bias=bias, group=self.group)
 
     def build_mlp(self, config: ModelConfig, index: int) -> GatedMLP | MixtureOfExperts:
         """One dense feed-forward part."""
-        return GatedMLP(config.hidden_size, config.intermediate_size, config.activation, bias=config.mlp_bias)
+        hidden_size, size, bias = config.hidden_size, config.intermediate_size, config.mlp_bias
+        return GatedMLP(hidden_size, size, config.activation, bias=bias, group=self.group)

@@ -13,5 +13,5 @@ class MixtralForCausalLM(MistralForCausalLM):
 
     def build_layer(self, config: ModelConfig, index: int) -> DecoderLayer:
         """See `CausalLM.build_layer`."""
-        experts = MixtureOfExperts(config, _EXPERT_PARTS)
+        experts = MixtureOfExperts(config, _EXPERT_PARTS, self.group)
         return DecoderLayer(config, self.build_attention(config, index), experts, mlp_name="block_sparse_moe")

@@ -11,6 +11,7 @@ class Phi3ForCausalLM(CausalLM):
 
     def build_layer(self, config: ModelConfig, index: int) -> DecoderLayer:
         """See `CausalLM.build_layer`."""
-        attention = SelfAttention(config, index, is_packed=True)
-        mlp = GatedMLP(config.hidden_size, config.intermediate_size, config.activation, is_packed=True)
+        attention = SelfAttention(config, index, is_packed=True, group=self.group)
+        hidden_size, size = config.hidden_size, config.intermediate_size
+        mlp = GatedMLP(hidden_size, size, config.activation, is_packed=True, group=self.group)
         return DecoderLayer(config, attention, mlp)

@@ -12,7 +12,7 @@ class Qwen2ForCausalLM(LlamaForCausalLM):
 
     def build_attention(self, config: ModelConfig, index: int) -> SelfAttention:
         """Biases on q, k and v."""
-        return SelfAttention(config, index, qkv_bias=True)
+        return SelfAttention(config, index, qkv_bias=True, group=self.group)
 
 
 class Qwen2MoeForCausalLM(Qwen2ForCausalLM):
@@ -20,4 +20,6 @@ class Qwen2MoeForCausalLM(Qwen2ForCausalLM):
 
     def build_mlp(self, config: ModelConfig, index: int) -> GatedMLP | MixtureOfExperts:
         """Experts, or a dense part in the layers that the config leaves dense."""
-        return MixtureOfExperts(config) if config.is_moe_layer(index) else super().build_mlp(config, index)
+        if config.is_moe_layer(index):
+            return MixtureOfExperts(config, group=self.group)
+        return super().build_mlp(config, index)

@@ -14,7 +14,7 @@ class Qwen3ForCausalLM(LlamaForCausalLM):
     def build_attention(self, config: ModelConfig, index: int) -> SelfAttention:
         """Heads are normed; biases on all four projections, or on none."""
         bias = config.attention_bias
-        return SelfAttention(config, index, qkv_bias=bias, output_bias=bias, head_norm=RMSNorm)
+        return SelfAttention(config, index, qkv_bias=bias, output_bias=bias, head_norm=RMSNorm, group=self.group)
 
 
 class Qwen3MoeForCausalLM(Qwen3ForCausalLM):
@@ -22,4 +22,6 @@ class Qwen3MoeForCausalLM(Qwen3ForCausalLM):
 
     def build_mlp(self, config: ModelConfig, index: int) -> GatedMLP | MixtureOfExperts:
         """Experts, or a dense part in the layers that the config leaves dense."""
-        return MixtureOfExperts(config) if config.is_moe_layer(index) else super().build_mlp(config, index)
+        if config.is_moe_layer(index):
+            return MixtureOfExperts(config, group=self.group)
+        return super().build_mlp(config, index)

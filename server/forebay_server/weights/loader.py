@@ -9,10 +9,11 @@ import torch
 
 from forebay_server.errors import ExitCode, StartupError
 from forebay_server.layers.embedding import Embedding
-from forebay_server.layers.linear import Linear, Slots, WeightSlot
+from forebay_server.layers.linear import Linear, Slots, TensorSlot, WeightSlot
 from forebay_server.layers.weight_forms import PLAIN, LinearWeight, WeightFormat, dequantize, num_bytes, to_device
 from forebay_server.models.decoder import CausalLM
 from forebay_server.models.registry import model_class
+from forebay_server.parallel.group import ONE_RANK, RankGroup
 from forebay_server.weights.checkpoint import Checkpoint
 from forebay_server.weights.convert import convert, format_of, squared_error
 from forebay_server.weights.gguf_header import corrupt
@@ -62,8 +63,9 @@ def load_model(
     available_bytes: int,
     progress: ProgressCallback = lambda *_: None,
     options: QuantizationOptions = DEQUANTIZED,
+    group: RankGroup = ONE_RANK,
 ) -> LoadedWeights:
-    """Build the model of a checkpoint and fill it.
+    """Build the model of a checkpoint, or one rank's share of it, and fill it.
 
     Args:
         checkpoint: opened, so its files are whole.
@@ -72,6 +74,7 @@ def load_model(
         available_bytes: memory that is free on that device.
         progress: called before the first and after every weight.
         options: which weights are quantized, and how.
+        group: the ranks that share the model.
 
     Raises:
         StartupError: 16 when a weight is missing, unexpected or of the wrong shape; 13 when the weights do not fit; 2
@@ -82,13 +85,13 @@ def load_model(
     try:
         torch.set_default_dtype(dtype)
         with torch.device("meta"):
-            model = build(checkpoint.config)
+            model = build(checkpoint.config, group)
     finally:
         torch.set_default_dtype(default_dtype)
     slots = model.slots()
     check_shapes(checkpoint, {name: tuple(slot.shape) for name, slot in slots.items()})
     formats = target_formats(checkpoint, slots, options)
-    need_bytes = sum(formats.get(name, PLAIN).num_bytes(slot.shape, dtype) for name, slot in slots.items())
+    need_bytes = sum(formats.get(name, PLAIN).num_bytes(_held_shape(slot), dtype) for name, slot in slots.items())
     if need_bytes > available_bytes:
         raise StartupError(
             ExitCode.WEIGHTS_DO_NOT_FIT,
@@ -171,7 +174,10 @@ def _fill(
             target = formats[name]
             held = convert(weight, target, dtype)
             _note(conversions, checkpoint.stored_as(name), target, weight, held)
-            slot.fill(to_device(held, device), quantizes_input=target.quantizes_input)
+            try:
+                slot.fill(to_device(held, device), quantizes_input=target.quantizes_input)
+            except ValueError as error:
+                raise _cannot_be_cut(name, error) from error
         elif slot is not None:
             slot.copy_(dequantize(weight))
         bytes_done += file_bytes
@@ -195,6 +201,19 @@ def _note(
         difference, size = squared_error(before, after)
         conversion.squared_difference += difference
         conversion.squared_size += size
+
+
+def _held_shape(slot: torch.Tensor | TensorSlot | WeightSlot) -> tuple[int, ...]:
+    return tuple(slot.shape) if isinstance(slot, torch.Tensor) else slot.held_shape
+
+
+def _cannot_be_cut(name: str, error: ValueError) -> StartupError:
+    return StartupError(
+        ExitCode.BAD_CONFIGURATION,
+        "BadConfiguration",
+        f"{name} cannot be divided between the ranks: {error}",
+        suggestion="use a smaller --tensor-parallel-size, or a checkpoint with smaller groups",
+    )
 
 
 def _give_memory_back() -> None:

@@ -9,6 +9,7 @@ from forebay_server.layers.attention import SequenceSlice, build_attention_metad
 from forebay_server.layers.kv_cache import KVCache
 from forebay_server.layers.rotary_embedding import rotary_tables
 from forebay_server.models.decoder import CausalLM
+from forebay_server.parallel.group import ONE_RANK, RankGroup
 from forebay_server.weights.checkpoint import open_checkpoint
 from forebay_server.weights.loader import load_model
 
@@ -16,9 +17,9 @@ BLOCK_SIZE = 4
 CPU = torch.device("cpu")
 
 
-def load(path: Path, dtype: torch.dtype = torch.float32) -> CausalLM:
-    """The model of a checkpoint."""
-    return load_model(open_checkpoint(path), dtype, CPU, available_bytes=1 << 30).model
+def load(path: Path, dtype: torch.dtype = torch.float32, group: RankGroup = ONE_RANK) -> CausalLM:
+    """The model of a checkpoint, or one rank's share of it."""
+    return load_model(open_checkpoint(path), dtype, CPU, available_bytes=1 << 30, group=group).model
 
 
 @torch.inference_mode()
@@ -28,7 +29,7 @@ def logits_of(
     """[len(prompt), vocab_size]: the prompt in chunks of these sizes (the rest as one), a size of 1 being a decode."""
     config = model.config
     num_blocks = -(-len(prompt) // BLOCK_SIZE)
-    kv_cache = KVCache(torch.zeros(config.num_layers, 2, num_blocks, BLOCK_SIZE, config.num_kv_heads, config.head_dim))
+    kv_cache = KVCache(torch.zeros(config.num_layers, 2, num_blocks, BLOCK_SIZE, model.num_kv_heads, config.head_dim))
     block_ids = list(range(num_blocks))[::-1]
     tables = rotary_tables(config, max_model_len)
     windows = {config.sliding_window(layer) for layer in range(config.num_layers)}

@@ -1,0 +1,1 @@
+"""Tensor parallelism: one model over several ranks, each with its share of every layer."""
