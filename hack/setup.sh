@@ -12,6 +12,8 @@ step() { printf '  %-46s %5d s  done\n' "$1" "$((SECONDS - started))"; started=$
 fail() { printf 'setup: %s\n' "$1" >&2; exit 1; }
 
 if [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$wanted" ]; then
+    # Its sources may have changed; without a compiler the engine is slow, and says so.
+    .venv/bin/python hack/build_library.py
     exit 0
 fi
 "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
@@ -23,6 +25,10 @@ if ! "$python" -c 'import ensurepip' 2>/dev/null; then
     [ "$(id -u)" = 0 ] || fail "this Python cannot make virtual environments; install Debian's python3-venv"
     apt-get update -q >/dev/null && DEBIAN_FRONTEND=noninteractive apt-get install -qy python3-venv >/dev/null
     step "Debian package python3-venv"
+fi
+if ! { command -v g++ || command -v clang++ || command -v c++; } >/dev/null && [ "$(id -u)" = 0 ]; then
+    apt-get update -q >/dev/null && DEBIAN_FRONTEND=noninteractive apt-get install -qy --no-install-recommends g++ >/dev/null
+    step "Debian package g++"
 fi
 [ -x .venv/bin/python ] || "$python" -m venv .venv
 .venv/bin/python -m pip install -q --upgrade pip -c constraints.txt
