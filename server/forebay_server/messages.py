@@ -12,8 +12,8 @@ from forebay_server.sampling_params import SamplingParams
 from forebay_server.structured.grammar import Grammar
 
 FinishReason = Literal["stop", "length", "abort", "error"]
-Pooling = Literal["last", "mean"]
-"""How the final hidden states of a prompt become one vector."""
+Pooling = Literal["last", "mean", "none"]
+"""How the final hidden states of a prompt become one vector; `none`: not at all, only the prompt is computed."""
 
 
 GRAMMAR_ERROR = "the grammar "

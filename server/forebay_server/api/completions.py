@@ -69,7 +69,7 @@ def _prepare(body: CompletionBody, prompts: list[Prompt], model: ServedModel, ar
             body,
             model,
             num_prompt_tokens=len(prompt),
-            max_tokens=1 if body.max_tokens == 0 else body.max_tokens,  # the engine always samples; it is dropped
+            max_tokens=1 if body.max_tokens == 0 else body.max_tokens,  # 0 is not for the sampler, which is not reached
             default_max_tokens=DEFAULT_MAX_TOKENS,
             max_tokens_field="max_tokens",
             prompt_field="prompt",

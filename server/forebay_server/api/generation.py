@@ -43,7 +43,7 @@ class GenerationRequest:
     echo: bool = False
     """The text of each choice begins with its prompt."""
     prompt_only: bool = False
-    """The answer is not wanted: the one token that the engine samples is dropped."""
+    """No answer is wanted: nothing is sampled."""
 
     @property
     def num_choices(self) -> int:
@@ -146,6 +146,7 @@ class Generation:
                 priority=place.priority,
                 tenant=place.tenant,
                 cache_salt=request.cache_salt,
+                pooling="none" if request.prompt_only else None,
             )
             text = ChoiceText(
                 tokenizer,

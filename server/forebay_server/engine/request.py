@@ -155,9 +155,11 @@ class Request:
 
     @property
     def embedding(self) -> list[float] | None:
-        """The pooled vector, once every token has been computed."""
+        """The pooled vector, once every token has been computed; empty when none is wanted."""
         if self.pooling is None or self.num_uncomputed_tokens or self.num_steps_in_flight:
             return None
+        if self.pooling == "none":
+            return []
         return [value / self.num_pooled_tokens for value in self.pooled_sum]
 
     def add_pooled(self, scheduled: ScheduledRequest, pooled: list[float]) -> None:
@@ -199,7 +201,7 @@ class Request:
         """Of the next `num_new` tokens, already booked."""
         if self.pooling == "mean":
             return min(max(0, self.num_pooled_tokens - context_len), num_new)
-        return num_new - (self.num_uncomputed_tokens == 0)
+        return num_new - (self.pooling == "last" and self.num_uncomputed_tokens == 0)
 
     def start_decode(self) -> None:
         """Book `ready_decode` into a step: the one known token that is not computed."""
@@ -252,7 +254,8 @@ class Request:
             if self.sampling.logprobs is not None
             else None,
             prompt_logprobs=self.prompt_logprobs
-            if tokens and self.num_output_tokens == 1 and self.sampling.prompt_logprobs is not None
+            if self.sampling.prompt_logprobs is not None
+            and (embedding is not None or (tokens and self.num_output_tokens == 1))
             else None,
             embedding=embedding,
             error=error,

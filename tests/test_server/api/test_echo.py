@@ -26,7 +26,7 @@ def test_echo_begins_the_text_and_is_not_counted_as_an_answer(real_server: Serve
 
 
 @pytest.mark.parametrize("max_tokens", [0, 8])
-def test_a_stream_echoes_what_the_whole_answer_does(real_server: ServerProcess, max_tokens: int) -> None:
+def test_l1_a_stream_echoes_what_the_whole_answer_does(real_server: ServerProcess, max_tokens: int) -> None:
     """vllm PR #47815: text_offset was off by the prompt's length."""
     fields = {"echo": True, "logprobs": 1, "max_tokens": max_tokens, "allowed_token_ids": list(range(66, 80))}
     whole = complete(real_server, **fields)["choices"][0]
@@ -42,7 +42,7 @@ def test_a_stream_echoes_what_the_whole_answer_does(real_server: ServerProcess, 
         assert "\ufffd" in token or whole["text"][start:end] == token
 
 
-def test_tokens_of_an_echoed_prompt_are_those_of_the_tokenizer(real_server: ServerProcess) -> None:
+def test_l2_tokens_of_an_echoed_prompt_are_those_of_the_tokenizer(real_server: ServerProcess) -> None:
     """vllm #5334, #6521; sglang #4892: echo with max_tokens 0."""
     answer = complete(real_server, prompt="a b c", echo=True, logprobs=2, max_tokens=0)
     (choice,) = answer["choices"]
@@ -56,7 +56,7 @@ def test_tokens_of_an_echoed_prompt_are_those_of_the_tokenizer(real_server: Serv
     assert answer["usage"]["total_tokens"] == 5
 
 
-def test_prompt_logprobs_are_the_same_cold_and_hot(real_server: ServerProcess) -> None:
+def test_l6_prompt_logprobs_are_the_same_cold_and_hot(real_server: ServerProcess) -> None:
     """vllm #42019, PR #42245; #3251, #3914, #8268."""
     prompt = "never seen before: " + PROMPT
     cold = complete(real_server, prompt=prompt, prompt_logprobs=1)

@@ -51,7 +51,7 @@ def test_a_chat_stream_says_what_the_whole_answer_says(client: openai.OpenAI) ->
     assert {(chunk.id, chunk.created, chunk.model) for chunk in chunks} == {(chunks[0].id, chunks[0].created, "alias")}
 
 
-def test_every_chunk_has_a_finish_reason_field(server: ServerProcess) -> None:
+def test_t9_every_chunk_has_a_finish_reason_field(server: ServerProcess) -> None:
     """vllm #19650: missing instead of null."""
     body = {"messages": HELLO, "stream": True, "max_tokens": 3}
     reply = server.api("/v1/chat/completions", body)
@@ -61,7 +61,7 @@ def test_every_chunk_has_a_finish_reason_field(server: ServerProcess) -> None:
     assert all('"finish_reason":' in event for event in events[:-1])
 
 
-def test_no_broken_characters_in_a_stream(client: openai.OpenAI) -> None:
+def test_t4_no_broken_characters_in_a_stream(client: openai.OpenAI) -> None:
     """waybarrios/vllm-mlx #109: characters of several tokens come out whole."""
     text = "é漢🙂👩‍👩‍👧‍👦"
     streamed, chunks = streamed_text(client, prompt=text, max_tokens=100)
@@ -87,7 +87,9 @@ def test_a_character_cut_by_the_length_becomes_a_replacement(client: openai.Open
         ("x" * 40, False, "ABCDEFGHIJ", "stop"),
     ],
 )
-def test_stop_strings_cut_exactly(client: openai.OpenAI, stop: Any, include: bool, text: str, reason: str) -> None:
+def test_t2_stop_strings_cut_exactly_also_inside_a_token(
+    client: openai.OpenAI, stop: Any, include: bool, text: str, reason: str
+) -> None:
     """vllm #3574, #3572, #11089: `DEF` is one token here, so some of these begin or end inside a token."""
     arguments: dict[str, Any] = {
         "prompt": "ABCDEFGHIJ",
@@ -104,7 +106,7 @@ def test_stop_strings_cut_exactly(client: openai.OpenAI, stop: Any, include: boo
     assert [choice.finish_reason for choice in finals] == [reason]
 
 
-def test_only_what_may_become_a_stop_string_is_held_back(client: openai.OpenAI) -> None:
+def test_t3_only_what_may_become_a_stop_string_is_held_back(client: openai.OpenAI) -> None:
     _, chunks = streamed_text(client, prompt="abcabcabx", stop=["abx"], max_tokens=50)
     texts = [choice.text for chunk in chunks for choice in chunk.choices if choice.text]
     assert texts == ["abc", "abc"]
@@ -128,7 +130,7 @@ def test_stop_reason_tells_what_stopped(server: ServerProcess) -> None:
     assert choice()["stop_reason"] is None
 
 
-def test_token_budget_defaults_to_16_for_completions_and_the_context_for_chat(client: openai.OpenAI) -> None:
+def test_v8_token_budget_defaults_to_16_for_completions_and_the_context_for_chat(client: openai.OpenAI) -> None:
     """sglang #6707."""
     forever = {"ignore_eos": True}
     short = client.completions.create(model="tiny", prompt="ab", extra_body=forever | {"max_tokens": None})
@@ -164,7 +166,7 @@ def test_token_id_prompts(client: openai.OpenAI, server: ServerProcess) -> None:
     assert [choice.text for choice in both.choices] == ["xDEFy", "x"]
 
 
-def test_chat_log_probabilities_are_strict_json(client: openai.OpenAI) -> None:
+def test_l3_chat_log_probabilities_also_without_alternatives(client: openai.OpenAI) -> None:
     """vllm #4795; minus infinity is written as -9999."""
     answer = client.chat.completions.create(model="tiny", messages=HELLO, logprobs=True, top_logprobs=2, max_tokens=4)
     logprobs = answer.choices[0].logprobs

@@ -146,7 +146,7 @@ def test_an_id_outside_the_vocabulary_is_named_with_the_limit(server: ServerProc
         assert error["message"] == "token id 320 is outside the vocabulary; ids are 0 to 319"
 
 
-def test_context_overflow_tells_exact_numbers(server: ServerProcess) -> None:
+def test_v13_context_overflow_tells_exact_numbers(server: ServerProcess) -> None:
     """vllm #33418: the context holds 512 tokens; one token a character."""
 
     def post(num_prompt_tokens: int, **fields: Any) -> Any:

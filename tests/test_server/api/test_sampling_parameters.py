@@ -28,7 +28,7 @@ def ids_of(server: ServerProcess, text: str) -> list[int]:
     return ids
 
 
-def test_bad_words_are_absent_from_every_choice(real_server: ServerProcess) -> None:
+def test_s4_bad_words_are_absent_from_every_choice(real_server: ServerProcess) -> None:
     """vllm #17975, #23886."""
     free = choices(real_server, n=4, temperature=1, seed=3, allowed_token_ids=ids_of(real_server, "xyz "))
     assert any("x" in choice["text"] for choice in free)
@@ -43,7 +43,7 @@ def test_bad_words_are_absent_from_every_choice(real_server: ServerProcess) -> N
     assert all("xy" not in choice["text"] and "xx" not in choice["text"] for choice in pairs)
 
 
-def test_choices_of_one_seed_differ_and_repeat(real_server: ServerProcess) -> None:
+def test_s1_choices_of_one_seed_differ_and_repeat(real_server: ServerProcess) -> None:
     """vllm PR #11898."""
     first, second = (choices(real_server, n=4, temperature=1, seed=1) for _ in range(2))
     assert len({choice["text"] for choice in first}) == 4
@@ -51,7 +51,7 @@ def test_choices_of_one_seed_differ_and_repeat(real_server: ServerProcess) -> No
 
 
 @pytest.mark.parametrize("ends", [{}, {"stop_token_ids": [5]}, {"ignore_eos": True, "stop_token_ids": [5]}])
-def test_min_tokens_comes_before_every_end(real_server: ServerProcess, ends: dict[str, Any]) -> None:
+def test_s5_min_tokens_comes_before_every_end(real_server: ServerProcess, ends: dict[str, Any]) -> None:
     """vllm #15967: the bias makes the end the likeliest token at once."""
     end_id = 259 if not ends else 5
     fields = {"ignore_eos": False, **ends, "logit_bias": {str(end_id): 100}}
@@ -62,14 +62,14 @@ def test_min_tokens_comes_before_every_end(real_server: ServerProcess, ends: dic
     assert reply["choices"][0]["finish_reason"] == "stop"
 
 
-def test_repetition_penalty_with_one_token_of_everything(real_server: ServerProcess) -> None:
+def test_s10_repetition_penalty_with_one_token_of_everything(real_server: ServerProcess) -> None:
     """vllm #28307, #21731."""
     (choice,) = choices(real_server, prompt="a", max_tokens=1, repetition_penalty=1.3)
     assert choice["finish_reason"] == "length"
     assert len(set(tokens(real_server, repetition_penalty=2.0))) > 6
 
 
-def test_logprobs_stay_raw_and_strict_json_under_masks(real_server: ServerProcess) -> None:
+def test_l8_logprobs_stay_raw_and_strict_json_under_masks(real_server: ServerProcess) -> None:
     """Masked tokens must not become -Infinity in the body."""
     (choice,) = choices(real_server, allowed_token_ids=[5], logprobs=5)
     assert len(set(choice["logprobs"]["tokens"])) == 1
@@ -79,7 +79,7 @@ def test_logprobs_stay_raw_and_strict_json_under_masks(real_server: ServerProces
     assert max(choice["logprobs"]["top_logprobs"][0].values()) == pytest.approx(best, abs=1e-5)
 
 
-def test_tiny_temperatures_and_heavy_biases_in_one_batch(real_server: ServerProcess) -> None:
+def test_s6_tiny_temperatures_and_heavy_biases_in_one_batch(real_server: ServerProcess) -> None:
     """vllm #1623, #22180."""
     texts = [
         choices(real_server, temperature=temperature, seed=4, logit_bias={"7": -100})[0]["text"]

@@ -84,3 +84,17 @@ def test_a_prompt_may_fill_the_whole_context_and_no_more(folder: Path) -> None:
     assert "65 tokens" in (llm.engine.step()[0].error or "")
     with pytest.raises(GenerationError, match="64 tokens"):
         llm.generate([prompt])
+
+
+def test_a_prompt_alone_is_computed_and_scored_and_nothing_is_sampled(folder: Path) -> None:
+    llm = make_llm(folder, max_num_batched_tokens=24)
+    sampling = SamplingParams(prompt_logprobs=1, max_tokens=1)
+    (wanted,) = llm.generate([PROMPTS[0]], sampling)
+    llm.engine.scheduler.take_counters()
+    for scored in (sampling, SamplingParams()):
+        llm.engine.add(AddRequest(request_id="p", prompt_token_ids=PROMPTS[0], sampling=scored, pooling="none"))
+        outputs = [output for _ in range(20) for output in (llm.engine.step() if llm.engine.has_work else [])]
+        assert [output.finish_reason for output in outputs] == ["stop"]
+        assert outputs[0].token_ids == outputs[0].embedding == []
+        assert outputs[0].prompt_logprobs == (wanted.prompt_logprobs if scored is sampling else None)
+    assert llm.engine.scheduler.take_counters().new_generation_tokens == 0

@@ -94,3 +94,9 @@ def test_a_run_of_stray_bytes_is_shown_at_once(tokenizer: Tokenizer) -> None:
     choice = ChoiceText(tokenizer)
     for _ in range(100):
         assert choice.push(RequestOutput(request_id="r", token_ids=[stray])).text == "\ufffd"
+
+
+def test_t7_a_stop_string_inside_a_step_that_also_reaches_the_length_wins(tokenizer: Tokenizer) -> None:
+    """sglang PR #30291: several tokens in one output, as speculation brings them."""
+    outputs = cut(ids(tokenizer, "abXcd"), [1], finish_reason="length")
+    assert run(tokenizer, outputs, stop=["bX"]) == ("a", "stop", "bX", 3)
