@@ -62,7 +62,7 @@ def build(root: Path) -> list[Path]:
         root: of the source tree.
 
     Returns:
-        The libraries; none on processors other than x86-64, and where there is neither a compiler nor an earlier result.
+        The libraries; none on processors other than x86-64, and without a compiler or an earlier result.
 
     Raises:
         SystemExit: the compiler failed; its messages are on stderr.

@@ -86,26 +86,29 @@ inline void load_values(const LayerCache& cache, const int32_t* blocks, int head
 template <int ROWS, int SIXTEENS>
 inline __attribute__((always_inline)) void add_product(const float* a, int stride_a, const float* b, int stride_b,
                                                         int inner, float* c, int stride_c) {
-    F16 sums[ROWS][SIXTEENS];
-#pragma GCC unroll 8
-    for (int m = 0; m < ROWS; m++)
-#pragma GCC unroll 8
-        for (int n = 0; n < SIXTEENS; n++) sums[m][n] = load(c + m * stride_c + n * 16);
+    Registers<F16, ROWS * SIXTEENS> sums;
+    repeat<ROWS>([&](auto m) INLINE_LAMBDA {
+        repeat<SIXTEENS>([&](auto n) INLINE_LAMBDA {
+            at<m * SIXTEENS + n>(sums) = load(c + m * stride_c + n * 16);
+        });
+    });
     for (int k = 0; k < inner; k++) {
-        F16 row[SIXTEENS];
-#pragma GCC unroll 8
-        for (int n = 0; n < SIXTEENS; n++) row[n] = load(b + k * stride_b + n * 16);
-#pragma GCC unroll 8
-        for (int m = 0; m < ROWS; m++) {
+        Registers<F16, SIXTEENS> row;
+        repeat<SIXTEENS>([&](auto n) INLINE_LAMBDA {
+            at<n>(row) = load(b + k * stride_b + n * 16);
+        });
+        repeat<ROWS>([&](auto m) INLINE_LAMBDA {
             const F16 factor = set1(a[m * stride_a + k]);
-#pragma GCC unroll 8
-            for (int n = 0; n < SIXTEENS; n++) sums[m][n] = fma(factor, row[n], sums[m][n]);
-        }
+            repeat<SIXTEENS>([&](auto n) INLINE_LAMBDA {
+                at<m * SIXTEENS + n>(sums) = fma(factor, at<n>(row), at<m * SIXTEENS + n>(sums));
+            });
+        });
     }
-#pragma GCC unroll 8
-    for (int m = 0; m < ROWS; m++)
-#pragma GCC unroll 8
-        for (int n = 0; n < SIXTEENS; n++) store(c + m * stride_c + n * 16, sums[m][n]);
+    repeat<ROWS>([&](auto m) INLINE_LAMBDA {
+        repeat<SIXTEENS>([&](auto n) INLINE_LAMBDA {
+            store(c + m * stride_c + n * 16, at<m * SIXTEENS + n>(sums));
+        });
+    });
 }
 
 template <int ROWS>

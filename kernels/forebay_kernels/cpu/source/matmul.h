@@ -34,70 +34,71 @@ inline __attribute__((always_inline)) void add_tile(const Weight& weight, int pa
     const float* scales = x.scales + (int64_t)row * groups;
     const int32_t* x_sums = x.sums + (int64_t)row * groups;
     for (int g = first; g < last; g++) {
-        I16 dots[ROWS][SIXTEENS];
-#pragma GCC unroll 8
-        for (int m = 0; m < ROWS; m++) {
+        Registers<I16, ROWS * SIXTEENS> dots;
+        repeat<ROWS>([&](auto m) INLINE_LAMBDA {
             const I16 start = KIND == INT4_GROUPS ? set1((int32_t)0) : set1((int32_t)(-EXCESS * x_sums[m * groups + g]));
-#pragma GCC unroll 8
-            for (int b = 0; b < SIXTEENS; b++) dots[m][b] = start;
-        }
+            repeat<SIXTEENS>([&](auto b) INLINE_LAMBDA {
+                at<m * SIXTEENS + b>(dots) = start;
+            });
+        });
         if constexpr (KIND == INT4_GROUPS) {
             const uint8_t* bytes = data + (int64_t)g * group * (PANEL / 2);
             for (int k = 0; k < group; k += 8, bytes += 4 * PANEL) {
-                Bytes w[SIXTEENS];
-#pragma GCC unroll 8
-                for (int b = 0; b < SIXTEENS; b++) w[b] = low_nibbles(load_weights(bytes + b * 64));
-#pragma GCC unroll 8
-                for (int m = 0; m < ROWS; m++) {
+                Registers<Bytes, SIXTEENS> w;
+                repeat<SIXTEENS>([&](auto b) INLINE_LAMBDA {
+                    at<b>(w) = low_nibbles(load_weights(bytes + b * 64));
+                });
+                repeat<ROWS>([&](auto m) INLINE_LAMBDA {
                     const Bytes four = repeat4(values + (int64_t)m * weight.num_inputs + g * group + k);
-#pragma GCC unroll 8
-                    for (int b = 0; b < SIXTEENS; b++) dots[m][b] = dot_nibbles(dots[m][b], w[b], four);
-                }
-#pragma GCC unroll 8
-                for (int b = 0; b < SIXTEENS; b++) w[b] = high_nibbles(load_weights(bytes + b * 64));
-#pragma GCC unroll 8
-                for (int m = 0; m < ROWS; m++) {
+                    repeat<SIXTEENS>([&](auto b) INLINE_LAMBDA {
+                        at<m * SIXTEENS + b>(dots) = dot_nibbles(at<m * SIXTEENS + b>(dots), at<b>(w), four);
+                    });
+                });
+                repeat<SIXTEENS>([&](auto b) INLINE_LAMBDA {
+                    at<b>(w) = high_nibbles(load_weights(bytes + b * 64));
+                });
+                repeat<ROWS>([&](auto m) INLINE_LAMBDA {
                     const Bytes four = repeat4(values + (int64_t)m * weight.num_inputs + g * group + k + 4);
-#pragma GCC unroll 8
-                    for (int b = 0; b < SIXTEENS; b++) dots[m][b] = dot_nibbles(dots[m][b], w[b], four);
-                }
+                    repeat<SIXTEENS>([&](auto b) INLINE_LAMBDA {
+                        at<m * SIXTEENS + b>(dots) = dot_nibbles(at<m * SIXTEENS + b>(dots), at<b>(w), four);
+                    });
+                });
             }
         } else {
             const uint8_t* bytes = data + (int64_t)g * group * PANEL;
             for (int k = 0; k < group; k += 4, bytes += 4 * PANEL) {
-                Bytes w[SIXTEENS];
-#pragma GCC unroll 8
-                for (int b = 0; b < SIXTEENS; b++) w[b] = load_weights(bytes + b * 64);
-#pragma GCC unroll 8
-                for (int m = 0; m < ROWS; m++) {
+                Registers<Bytes, SIXTEENS> w;
+                repeat<SIXTEENS>([&](auto b) INLINE_LAMBDA {
+                    at<b>(w) = load_weights(bytes + b * 64);
+                });
+                repeat<ROWS>([&](auto m) INLINE_LAMBDA {
                     const Bytes four = repeat4(values + (int64_t)m * weight.num_inputs + g * group + k);
-#pragma GCC unroll 8
-                    for (int b = 0; b < SIXTEENS; b++) dots[m][b] = dot(dots[m][b], w[b], four);
-                }
+                    repeat<SIXTEENS>([&](auto b) INLINE_LAMBDA {
+                        at<m * SIXTEENS + b>(dots) = dot(at<m * SIXTEENS + b>(dots), at<b>(w), four);
+                    });
+                });
             }
         }
-        const int64_t at = ((int64_t)panel * groups + g) * PANEL + sixteen * 16;
-#pragma GCC unroll 8
-        for (int b = 0; b < SIXTEENS; b++) {
+        const int64_t place = ((int64_t)panel * groups + g) * PANEL + sixteen * 16;
+        repeat<SIXTEENS>([&](auto b) INLINE_LAMBDA {
             F16 weight_scale, weight_min;
-            if constexpr (KIND != INT8_CHANNELS) weight_scale = load_fp16(weight.scales + at + b * 16);
+            if constexpr (KIND != INT8_CHANNELS) weight_scale = load_fp16(weight.scales + place + b * 16);
             if constexpr (KIND == INT4_GROUPS)
-                weight_min = weight.mins ? load_fp16(weight.mins + at + b * 16) : weight_scale * set1(-8.0f);
-#pragma GCC unroll 8
-            for (int m = 0; m < ROWS; m++) {
+                weight_min = weight.mins ? load_fp16(weight.mins + place + b * 16) : weight_scale * set1(-8.0f);
+            repeat<ROWS>([&](auto m) INLINE_LAMBDA {
                 float* out = sums + m * PANEL + (sixteen + b) * 16;
                 const float scale = scales[m * groups + g];
                 F16 sum = load(out);
                 if constexpr (KIND == INT8_CHANNELS) {
-                    sum = fma(to_float(dots[m][b]), set1(scale), sum);
+                    sum = fma(to_float(at<m * SIXTEENS + b>(dots)), set1(scale), sum);
                 } else {
-                    sum = fma(to_float(dots[m][b]), weight_scale * set1(scale), sum);
+                    sum = fma(to_float(at<m * SIXTEENS + b>(dots)), weight_scale * set1(scale), sum);
                     if constexpr (KIND == INT4_GROUPS)
                         sum = fma(weight_min, set1(scale * (float)x_sums[m * groups + g]), sum);
                 }
                 store(out, sum);
-            }
-        }
+            });
+        });
     }
 }
 
@@ -108,39 +109,41 @@ inline __attribute__((always_inline)) void add_bf16_tile(const Weight& weight, i
                                                           float* sums) {
     const uint8_t* data = weight.data + panel * panel_bytes(weight) + sixteen * 64;
     const uint16_t* values = x.bf16 + (int64_t)row * weight.num_inputs;
-    F16 sum[ROWS][SIXTEENS];
-#pragma GCC unroll 8
-    for (int m = 0; m < ROWS; m++)
-#pragma GCC unroll 8
-        for (int b = 0; b < SIXTEENS; b++) sum[m][b] = load(sums + m * PANEL + (sixteen + b) * 16);
+    Registers<F16, ROWS * SIXTEENS> sum;
+    repeat<ROWS>([&](auto m) INLINE_LAMBDA {
+        repeat<SIXTEENS>([&](auto b) INLINE_LAMBDA {
+            at<m * SIXTEENS + b>(sum) = load(sums + m * PANEL + (sixteen + b) * 16);
+        });
+    });
     for (int k = first; k < last; k++) {
         const uint8_t* bytes = data + (int64_t)k * 4 * PANEL;
-        int32_t two[ROWS];
-#pragma GCC unroll 8
-        for (int m = 0; m < ROWS; m++) memcpy(&two[m], values + (int64_t)m * weight.num_inputs + 2 * k, 4);
-#pragma GCC unroll 8
-        for (int b = 0; b < SIXTEENS; b++) {
+        Registers<int32_t, ROWS> two;
+        repeat<ROWS>([&](auto m) INLINE_LAMBDA {
+            memcpy(&at<m>(two), values + (int64_t)m * weight.num_inputs + 2 * k, 4);
+        });
+        repeat<SIXTEENS>([&](auto b) INLINE_LAMBDA {
 #if defined(__AVX512BF16__)
-            const __m512bh w = (__m512bh)_mm512_loadu_si512(bytes + b * 64);
-#pragma GCC unroll 8
-            for (int m = 0; m < ROWS; m++)
-                sum[m][b].v = _mm512_dpbf16_ps(sum[m][b].v, (__m512bh)_mm512_set1_epi32(two[m]), w);
+            const F16 pairs = load((const float*)(bytes + b * 64));
+            repeat<ROWS>([&](auto m) INLINE_LAMBDA {
+                const I16 both = set1(at<m>(two));
+                asm("vdpbf16ps %2, %1, %0" : "+v"(at<m * SIXTEENS + b>(sum).v) : "v"(both.v), "v"(pairs.v));
+            });
 #else
             const F16 pairs = load((const float*)(bytes + b * 64));
             const F16 even = as_float(shift_left(as_int(pairs), 16)), odd = keep_high(pairs);
-#pragma GCC unroll 8
-            for (int m = 0; m < ROWS; m++) {
-                const I16 both = set1(two[m]);
-                sum[m][b] = fma(keep_high(as_float(both)), odd, sum[m][b]);
-                sum[m][b] = fma(as_float(shift_left(both, 16)), even, sum[m][b]);
-            }
+            repeat<ROWS>([&](auto m) INLINE_LAMBDA {
+                const I16 both = set1(at<m>(two));
+                at<m * SIXTEENS + b>(sum) = fma(keep_high(as_float(both)), odd, at<m * SIXTEENS + b>(sum));
+                at<m * SIXTEENS + b>(sum) = fma(as_float(shift_left(both, 16)), even, at<m * SIXTEENS + b>(sum));
+            });
 #endif
-        }
+        });
     }
-#pragma GCC unroll 8
-    for (int m = 0; m < ROWS; m++)
-#pragma GCC unroll 8
-        for (int b = 0; b < SIXTEENS; b++) store(sums + m * PANEL + (sixteen + b) * 16, sum[m][b]);
+    repeat<ROWS>([&](auto m) INLINE_LAMBDA {
+        repeat<SIXTEENS>([&](auto b) INLINE_LAMBDA {
+            store(sums + m * PANEL + (sixteen + b) * 16, at<m * SIXTEENS + b>(sum));
+        });
+    });
 }
 
 template <int KIND, int ROWS>

@@ -7,7 +7,43 @@
 #include <cstdint>
 #include <cstring>
 
+#define INLINE_LAMBDA __attribute__((always_inline))
+
 namespace {
+
+template <int I>
+struct Index {
+    constexpr operator int() const { return I; }
+};
+
+// body(0), ... body(N - 1), written out: arrays that it indexes become registers.
+template <int N, int I = 0, typename Body>
+inline __attribute__((always_inline)) void repeat(const Body& body) {
+    if constexpr (I < N) {
+        body(Index<I>{});
+        repeat<N, I + 1>(body);
+    }
+}
+
+// N values that `at<i>` finds: fields, because compilers keep arrays in memory.
+template <typename Value, int N>
+struct Registers {
+    Value first;
+    Registers<Value, N - 1> rest;
+};
+template <typename Value>
+struct Registers<Value, 1> {
+    Value first;
+};
+
+template <int I, typename Value, int N>
+inline __attribute__((always_inline)) Value& at(Registers<Value, N>& values) {
+    if constexpr (I == 0) {
+        return values.first;
+    } else {
+        return at<I - 1>(values.rest);
+    }
+}
 
 #if defined(__AVX512F__)
 
