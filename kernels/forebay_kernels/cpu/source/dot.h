@@ -70,8 +70,8 @@ inline Bytes high_nibbles(Bytes a) {
 #if defined(__AVXVNNI__)
 
 inline I16 dot(I16 sum, Bytes weights, Bytes x) {
-    asm("{vex} vpdpbusd %2, %1, %0" : "+x"(sum.lo) : "x"(weights.lo), "x"(x.lo));
-    asm("{vex} vpdpbusd %2, %1, %0" : "+x"(sum.hi) : "x"(weights.hi), "x"(x.hi));
+    asm("%{vex%} vpdpbusd %2, %1, %0" : "+x"(sum.lo) : "x"(weights.lo), "x"(x.lo));
+    asm("%{vex%} vpdpbusd %2, %1, %0" : "+x"(sum.hi) : "x"(weights.hi), "x"(x.hi));
     return sum;
 }
 inline I16 dot_nibbles(I16 sum, Bytes weights, Bytes x) { return dot(sum, weights, x); }
