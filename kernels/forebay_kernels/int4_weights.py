@@ -58,9 +58,26 @@ def chunk_of(group_size: int) -> int:
     Raises:
         ValueError: group_size is neither 32, 64 nor a multiple of 128.
     """
-    if group_size not in (32, 64) and (group_size < 1 or group_size % _MAX_CHUNK):
+    if not _is_chunked(group_size):
         raise ValueError(f"group_size: expected 32, 64 or a multiple of 128, got {group_size}")
     return min(group_size, _MAX_CHUNK)
+
+
+def _is_chunked(group_size: int) -> bool:
+    return group_size in (32, 64) or (group_size > 0 and group_size % _MAX_CHUNK == 0)
+
+
+def group_of(group_size: int) -> int:
+    """Return the group that a stored group becomes: itself, or a part of it, such as 64 for a row of 576.
+
+    Raises:
+        ValueError: group_size is no multiple of 32.
+    """
+    parts = (group_size,) if _is_chunked(group_size) else (64, 32)
+    for part in parts:
+        if group_size % part == 0:
+            return part
+    raise ValueError(f"group_size: expected a multiple of 32, got {group_size}")
 
 
 def pack_int4(numbers: torch.Tensor, group_size: int) -> torch.Tensor:
@@ -134,7 +151,7 @@ def from_compressed_tensors(
         weight_g_idx: [in_features], group of each number where they are not in order; None: in order.
     """
     numbers = _words(weight_packed)
-    zeros = None if weight_zero_point is None else _words(weight_zero_point.T).T
+    zeros = None if weight_zero_point is None else _words(weight_zero_point.T).T[: len(numbers)]
     permutation = None
     if weight_g_idx is not None and bool((weight_g_idx[1:] < weight_g_idx[:-1]).any()):
         permutation = torch.argsort(weight_g_idx, stable=True)
@@ -153,5 +170,10 @@ def _weight(
     numbers: torch.Tensor, scales: torch.Tensor, zeros: torch.Tensor | None, permutation: torch.Tensor | None
 ) -> Int4Weight:
     group_size = numbers.shape[1] // scales.shape[1]
+    part = group_of(group_size)
+    if part != group_size:
+        scales = scales.repeat_interleave(group_size // part, 1)
+        zeros = None if zeros is None else zeros.repeat_interleave(group_size // part, 1)
+        group_size = part
     packed = pack_int4(numbers, group_size)
     return Int4Weight(packed, scales.contiguous(), None if zeros is None else zeros.contiguous(), permutation)

@@ -3,7 +3,7 @@
 A form is a plain tensor or one of the kernels' quantized weights; all mean a matrix [out_features, in_features].
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
@@ -91,12 +91,21 @@ def to_device(weight: LinearWeight, device: torch.device) -> LinearWeight:
     """The same numbers on another device."""
     if isinstance(weight, torch.Tensor):
         return weight.to(device)
-    moved = {field.name: _moved(getattr(weight, field.name), device) for field in fields(weight)}
-    return type(weight)(**moved)
+    return _each(weight, lambda part: part.to(device))
 
 
-def _moved(part: torch.Tensor | None, device: torch.device) -> Any:
-    return None if part is None else part.to(device)
+def copied(weight: LinearWeight) -> LinearWeight:
+    """The same numbers in memory of their own."""
+    return weight.clone() if isinstance(weight, torch.Tensor) else _each(weight, torch.clone)
+
+
+def _each(weight: QuantizedWeight, change: Callable[[torch.Tensor], torch.Tensor]) -> QuantizedWeight:
+    """The form with every tensor changed."""
+    changed: dict[str, Any] = {}
+    for name in (field.name for field in fields(weight)):
+        part = getattr(weight, name)
+        changed[name] = None if part is None else change(part)
+    return type(weight)(**changed)
 
 
 def select_rows(weight: LinearWeight, rows: torch.Tensor | slice) -> LinearWeight:
@@ -140,11 +149,13 @@ def select_columns(weight: LinearWeight, start: int, stop: int) -> LinearWeight:
     Raises:
         ValueError: the columns cut through a group or block that shares one scale.
     """
+    columns = weight_shape(weight)[1]
+    if (start, stop) == (0, columns):
+        return weight
     if isinstance(weight, torch.Tensor):
         return weight[:, start:stop].contiguous()
     if isinstance(weight, Int4Weight) and weight.permutation is not None:
         return weight.dequantize()[:, start:stop].contiguous()
-    columns = weight_shape(weight)[1]
     group = _columns_that_share(weight)
     if group is not None and (start % group or (stop % group and stop != columns)):
         raise ValueError(f"columns {start} to {stop} cut through a group of {group} that shares one scale")

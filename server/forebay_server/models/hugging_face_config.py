@@ -23,8 +23,6 @@ def config_from_hugging_face(values: Mapping[str, Any], source: str) -> ModelCon
     architectures = values.get("architectures")
     if not isinstance(architectures, list) or not architectures or not isinstance(architectures[0], str):
         raise fields.wrong("architectures", "a list with the name of the model's class")
-    if values.get("quantization_config") is not None:
-        raise unsupported(f"{source}: the checkpoint is quantized (quantization_config), which is not supported yet")
     architecture = architectures[0]
     hidden_size, num_heads = fields.integer("hidden_size"), fields.integer("num_attention_heads")
     head_dim = fields.integer("head_dim", max(hidden_size // num_heads, 1))

@@ -10,7 +10,15 @@ import torch
 from forebay_server.errors import ExitCode, StartupError
 from forebay_server.layers.embedding import Embedding
 from forebay_server.layers.linear import Linear, Slots, TensorSlot, WeightSlot
-from forebay_server.layers.weight_forms import PLAIN, LinearWeight, WeightFormat, dequantize, num_bytes, to_device
+from forebay_server.layers.weight_forms import (
+    PLAIN,
+    LinearWeight,
+    WeightFormat,
+    copied,
+    dequantize,
+    num_bytes,
+    to_device,
+)
 from forebay_server.models.decoder import CausalLM
 from forebay_server.models.registry import model_class
 from forebay_server.parallel.group import ONE_RANK, RankGroup
@@ -173,6 +181,8 @@ def _fill(
         if isinstance(slot, WeightSlot):
             target = formats[name]
             held = convert(weight, target, dtype)
+            if held is weight:
+                held = copied(weight)  # it may be a view of the file
             _note(conversions, checkpoint.stored_as(name), target, weight, held)
             try:
                 slot.fill(to_device(held, device), quantizes_input=target.quantizes_input)

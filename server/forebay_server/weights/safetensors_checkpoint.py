@@ -1,74 +1,161 @@
-"""A Hugging Face folder (`config.json`, one or more safetensors files) as a Checkpoint."""
+"""A Hugging Face folder (`config.json`, one or more safetensors files) as a Checkpoint, quantized or not."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
 
+from forebay_server.errors import StartupError
 from forebay_server.layers.weight_forms import LinearWeight, WeightFormat
 from forebay_server.models.hugging_face_config import config_from_hugging_face
 from forebay_server.models.model_config import unsupported
 from forebay_server.weights.checkpoint import not_found, read_json
 from forebay_server.weights.gguf_header import corrupt
+from forebay_server.weights.layer_format import (
+    IGNORED_PARTS,
+    LayerFormat,
+    LayoutError,
+    QuantizationMethod,
+    TensorHeader,
+)
+from forebay_server.weights.quantization_config import read_quantization
 
 INDEX = "model.safetensors.index.json"
 BYTES_BY_DTYPE = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
+"""Of weights that are not quantized."""
+_BYTES_OF_PARTS = {"I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "F8_E4M3": 1, "F8_E5M2": 1, "BOOL": 1}
+
+
+@dataclass(frozen=True, slots=True)
+class StoredWeight:
+    """One weight of the model, and the tensors of the files that it is made of."""
+
+    parts: Mapping[str, str]
+    """Names of the tensors by the last part of the name; a weight that is not quantized is one tensor."""
+    layer_format: LayerFormat | None = None
+    """None: not quantized."""
 
 
 class SafetensorsCheckpoint:
     """See `Checkpoint`; the headers of all files are checked when it is made.
 
     Raises:
-        StartupError: 16 when a file is damaged, cut short or missing from the set; 11 when there are no weights.
+        StartupError: 16 when a file is damaged, cut short or missing from the set, or a quantized layer is not whole; 2
+            when it is quantized in a way that is not supported; 11 when there are no weights.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         config_file = path / "config.json"
-        self.config = config_from_hugging_face(read_json(config_file), str(config_file))
+        config = read_json(config_file)
+        self.config = config_from_hugging_face(config, str(config_file))
         self._file_by_name = _weight_files(path)
+        self._headers: dict[str, TensorHeader] = {}
+        for file in sorted(set(self._file_by_name.values())):
+            self._read_headers(file)
         self.shapes: dict[str, tuple[int, ...]] = {}
         self.formats: dict[str, WeightFormat] = {}
-        self._bytes_by_name: dict[str, int] = {}
-        self._dtype_by_name: dict[str, str] = {}
-        for file in self._files():
-            self._check(file)
-        self.total_bytes = sum(self._bytes_by_name.values())
+        self._weights: dict[str, StoredWeight] = {}
+        self._find_weights(read_quantization(path, config))
+        self.total_bytes = sum(map(self._num_bytes, self._weights))
 
     def stored_as(self, name: str) -> str:
         """See `Checkpoint.stored_as`."""
-        return self._dtype_by_name[name]
+        weight = self._weights[name]
+        return self._headers[name].dtype if weight.layer_format is None else weight.layer_format.label
 
     def tensors(self) -> Iterator[tuple[str, LinearWeight, int]]:
-        """See `Checkpoint.tensors`; weights have the dtype in which they are stored."""
-        for file in self._files():
-            with safe_open(str(file), framework="pt") as opened:
-                for name in self._names_in(file):
-                    yield name, opened.get_tensor(name), self._bytes_by_name[name]
+        """See `Checkpoint.tensors`; weights that are not quantized have the dtype in which they are stored."""
+        with ExitStack() as stack:
+            opened = {
+                file: stack.enter_context(safe_open(str(file), framework="pt"))
+                for file in sorted(set(self._file_by_name.values()))
+            }
+            for name, weight in self._weights.items():
+                parts = {
+                    part: opened[self._file_by_name[tensor]].get_tensor(tensor) for part, tensor in weight.parts.items()
+                }
+                if weight.layer_format is None:
+                    yield name, next(iter(parts.values())), self._num_bytes(name)
+                    continue
+                try:
+                    decoded = weight.layer_format.decode(parts)
+                except LayoutError as error:
+                    raise self._wrong(name.removesuffix(".weight"), error) from error
+                yield name, decoded, self._num_bytes(name)
 
-    def _files(self) -> list[Path]:
-        return sorted(set(self._file_by_name.values()))
+    def _num_bytes(self, name: str) -> int:
+        headers = (self._headers[tensor] for tensor in self._weights[name].parts.values())
+        sizes = BYTES_BY_DTYPE | _BYTES_OF_PARTS
+        return sum(math.prod(header.shape) * sizes[header.dtype] for header in headers)
 
-    def _names_in(self, file: Path) -> list[str]:
-        return [name for name, holder in self._file_by_name.items() if holder == file]
+    def _find_weights(self, method: QuantizationMethod | None) -> None:
+        """Put the tensors of the files together to weights."""
+        layers: dict[str, dict[str, TensorHeader]] = {}
+        for name, header in self._headers.items():
+            layer, _, part = name.rpartition(".")
+            layers.setdefault(layer, {})[part] = header
+        for layer, parts in layers.items():
+            used: set[str] = set()
+            if method is not None and parts.keys() - IGNORED_PARTS:
+                try:
+                    layer_format = method.layer_format(layer, parts)
+                    if layer_format is not None:
+                        used = self._add_quantized(layer, parts, layer_format)
+                except LayoutError as error:
+                    raise self._wrong(layer, error) from error
+            if method is not None:
+                used |= IGNORED_PARTS
+            for part in parts.keys() - used:
+                self._add_plain(f"{layer}.{part}" if layer else part)
 
-    def _check(self, file: Path) -> None:
+    def _add_quantized(self, layer: str, parts: Mapping[str, TensorHeader], layer_format: LayerFormat) -> set[str]:
+        """Note a quantized layer; returns the parts that it takes."""
+        for part in (layer_format.main, *layer_format.required):
+            if part not in parts:
+                raise corrupt(
+                    self.path,
+                    f"tensor {layer}.{part} is missing: the layer is quantized ({layer_format.label}) unless"
+                    " quantization_config says that it is not",
+                )
+        needed = (layer_format.main, *layer_format.required, *layer_format.optional)
+        names = {part: f"{layer}.{part}" for part in needed if part in parts}
+        name = f"{layer}.weight"
+        self.shapes[name], self.formats[name] = layer_format.describe(parts)
+        self._weights[name] = StoredWeight(names, layer_format)
+        return set(names)
+
+    def _add_plain(self, name: str) -> None:
+        dtype = self._headers[name].dtype
+        if dtype not in BYTES_BY_DTYPE:
+            raise unsupported(
+                f"{self._file_by_name[name]}: tensor {name} is stored as {dtype}, and config.json does not say how"
+                " it is quantized"
+            )
+        self.shapes[name] = self._headers[name].shape
+        self._weights[name] = StoredWeight({name.rpartition(".")[2]: name})
+
+    def _wrong(self, layer: str, error: LayoutError) -> StartupError:
+        name = f"{layer}.{error.part}"
+        return corrupt(self._file_by_name.get(name, self.path), f"tensor {name} {error.problem}")
+
+    def _read_headers(self, file: Path) -> None:
         """Read the header of one file and compare it with the index and with the file's size."""
         try:
             with safe_open(str(file), framework="pt") as opened:
                 there = set(opened.keys())
-                for name in self._names_in(file):
+                for name in (name for name, holder in self._file_by_name.items() if holder == file):
                     if name not in there:
                         raise corrupt(file, f"does not hold the tensor {name}, which {INDEX} says is there")
                     view = opened.get_slice(name)
-                    if view.get_dtype() not in BYTES_BY_DTYPE:
+                    if view.get_dtype() not in BYTES_BY_DTYPE | _BYTES_OF_PARTS:
                         raise unsupported(
                             f"{file}: tensor {name} is stored as {view.get_dtype()}, which is not supported"
                         )
-                    self._dtype_by_name[name] = view.get_dtype()
-                    self.shapes[name] = tuple(view.get_shape())
-                    self._bytes_by_name[name] = math.prod(self.shapes[name]) * BYTES_BY_DTYPE[view.get_dtype()]
+                    self._headers[name] = TensorHeader(tuple(view.get_shape()), view.get_dtype())
         except SafetensorError as error:
             raise corrupt(
                 file, f"is cut short or no safetensors file ({error}); it has {file.stat().st_size:,} bytes"

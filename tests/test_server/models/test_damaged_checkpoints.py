@@ -229,7 +229,7 @@ def test_configuration_that_is_no_json_object(folder: Path, text: str) -> None:
         ({"architectures": ["MambaForCausalLM"]}, "MambaForCausalLM"),
         ({"rope_scaling": {"rope_type": "mrope", "factor": 2.0}}, "mrope"),
         ({"hidden_act": "gelu"}, "gelu"),
-        ({"quantization_config": {"quant_method": "gptq"}}, "quantized"),
+        ({"quantization_config": {"quant_method": "bitsandbytes"}}, "bitsandbytes"),
     ],
 )
 def test_model_that_is_sound_but_not_supported(folder: Path, changes: dict[str, Any], message: str) -> None:
