@@ -23,6 +23,8 @@ from forebay_server.config import (
     ServerConfig,
 )
 from forebay_server.errors import ExitCode, StartupError
+from forebay_server.text.reasoning import ReasoningParserName
+from forebay_server.text.tool_parsers.formats import ToolParserName
 
 _EXAMPLES = """
 examples:
@@ -270,6 +272,8 @@ def _parser() -> argparse.ArgumentParser:
     add(api, "--tls-key", "PEM file with its private key", dest="tls_key_file")
     add(api, "--request-log", "file for one JSON line a request, without any text; - for standard output")
     add(api, "--request-log-body", "the lines have what clients sent, prompts included", action="store_true")
+    add(api, "--tool-call-parser", "how the model writes tool calls", choices=get_args(ToolParserName))
+    add(api, "--reasoning-parser", "tell the model's reasoning from its answer", choices=get_args(ReasoningParserName))
     add(api, "--log-level", "what to log on stderr", choices=get_args(LogLevel))
 
     add(

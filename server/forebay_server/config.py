@@ -3,6 +3,9 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from forebay_server.text.reasoning import ReasoningParserName
+from forebay_server.text.tool_parsers.formats import ToolParserName
+
 Device = Literal["auto", "cpu", "cuda"]
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 Quantization = Literal["auto", "none", "int8", "int8-weight-only", "int4", "fp8"]
@@ -92,5 +95,9 @@ class ServerConfig:
     max_request_bytes: int = 8 * 1024 * 1024
     """Longer request bodies get 413."""
     log_level: LogLevel = "info"
+    tool_call_parser: ToolParserName = "auto"
+    """How the model writes tool calls; auto: as its chat template tells."""
+    reasoning_parser: ReasoningParserName = "none"
+    """How the model marks reasoning, which is then told apart from its answer; deepseek_r1: it begins unmarked."""
     draft_model: str | None = None
     num_speculative_tokens: int = 0

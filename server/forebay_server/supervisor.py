@@ -15,7 +15,7 @@ import uvicorn
 
 from forebay_server.api.app import build_app
 from forebay_server.api.engine_client import EngineClient
-from forebay_server.api.service import LOADING_RETRY_SECONDS, ServedModel, Service
+from forebay_server.api.service import LOADING_RETRY_SECONDS, Service, served_model
 from forebay_server.children import EngineChild, OpsChild, engine_failure
 from forebay_server.config import ServerConfig
 from forebay_server.errors import ExitCode, StartupError, UnavailableError
@@ -144,7 +144,7 @@ class Supervisor:
         ready = await self._client.ready
         self._publish(ready)
         self._client.reopen()
-        self._service.model = ServedModel(self._text, ready)
+        self._service.model = served_model(self._text, ready, self._service.config)
         self._service.is_restarting = False
         self._state.put("is_ready", 1)
         self._has_served = True

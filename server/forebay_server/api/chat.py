@@ -1,14 +1,17 @@
 """`POST /v1/chat/completions`."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
-from forebay_server.api.generation import ChoiceUpdate, GenerationRequest, Usage
-from forebay_server.api.logprobs import chat_logprobs
+from forebay_server.api.answer_structure import answer_structure
+from forebay_server.api.chat_format import ChatFormat
+from forebay_server.api.chat_tools import ChatTools
+from forebay_server.api.generation import GenerationRequest
 from forebay_server.api.openai_types import ChatBody
 from forebay_server.api.prompts import Truncation
 from forebay_server.api.request_params import (
@@ -19,11 +22,12 @@ from forebay_server.api.request_params import (
     template_messages,
     text_options,
 )
-from forebay_server.api.running import ChunkFormat, Envelope, answer
+from forebay_server.api.running import answer
 from forebay_server.api.service import ServedModel, Service
+from forebay_server.api.structured_params import constraint_of
 from forebay_server.errors import InvalidRequestError
 from forebay_server.text.chat_template import ChatTemplate
-from forebay_server.text.tokenizer import Tokenizer
+from forebay_server.text.tool_prompt import with_tools_in_words
 
 
 def chat_router(service: Service) -> APIRouter:
@@ -49,11 +53,15 @@ def check_chat(body: ChatBody) -> None:
     refuse_what_is_missing(body)
     if body.top_logprobs is not None and not body.logprobs:
         raise InvalidRequestError("top_logprobs is only for logprobs: true", param="top_logprobs")
+    ChatTools.of(body)
+    constraint_of(body)
 
 
-def chat_format(body: ChatBody, model: ServedModel) -> "ChatFormat":
+def chat_format(body: ChatBody, model: ServedModel) -> ChatFormat:
     """How the answer to a chat request is written."""
-    return ChatFormat(model.text.tokenizer, with_logprobs=bool(body.logprobs))
+    return ChatFormat(
+        model.text.tokenizer, with_logprobs=bool(body.logprobs), with_short_ids=model.tool_format.is_short_id
+    )
 
 
 def require_chat_template(model: ServedModel) -> ChatTemplate:
@@ -67,14 +75,24 @@ def require_chat_template(model: ServedModel) -> ChatTemplate:
     return model.text.chat_template
 
 
-def chat_prompt(body: Any, model: ServedModel) -> list[int]:
-    """Token ids of a body with `messages`, `add_generation_prompt` and `chat_template_kwargs`."""
+def chat_prompt(body: Any, model: ServedModel, tools: Sequence[Mapping[str, Any]] = ()) -> list[int]:
+    """Token ids of a body with `messages`, `add_generation_prompt` and `chat_template_kwargs`.
+
+    Args:
+        body: a chat request, or one that only wants to know its tokens.
+        model: whose template renders it; one that knows nothing of tools gets them in words.
+        tools: as OpenAI describes them.
+    """
     messages = template_messages(body.messages)
     check_text_length(sum(len(str(message["content"])) for message in messages), model, "messages")
-    return require_chat_template(model).prompt_token_ids(
+    template = require_chat_template(model)
+    if not template.knows_tools:
+        messages, tools = with_tools_in_words(messages, tools), ()
+    return template.prompt_token_ids(
         messages,
         add_generation_prompt=body.add_generation_prompt is not False,
         variables=body.chat_template_kwargs,
+        tools=tools,
     )
 
 
@@ -84,7 +102,8 @@ def prepare_chat(body: ChatBody, model: ServedModel, arrival_time: float) -> Gen
     Raises:
         InvalidRequestError: it cannot be served.
     """
-    prompt = chat_prompt(body, model)
+    tools = ChatTools.of(body)
+    prompt = chat_prompt(body, model, tools.descriptions())
     check_token_ids(prompt, model, "messages")
     if not prompt:
         raise InvalidRequestError("the prompt is empty", param="messages")
@@ -102,68 +121,14 @@ def prepare_chat(body: ChatBody, model: ServedModel, arrival_time: float) -> Gen
         prompt_field="messages",
         logprobs=(body.top_logprobs or 0) if body.logprobs else None,
     )
+    structure = answer_structure(prompt, constraint_of(body), tools, model)
     return GenerationRequest(
         prompts=[prompt],
         sampling=[sampling],
         n=body.n or 1,
-        text=text_options(body),
+        text=replace(text_options(body), shown_token_ids=structure.shown_token_ids),
         arrival_time=arrival_time,
         cache_salt=body.cache_salt or "",
+        grammar=structure.grammar,
+        parser=structure.parser,
     )
-
-
-class ChatFormat(ChunkFormat):
-    """Messages, deltas and their log-probabilities."""
-
-    id_prefix = "chatcmpl"
-
-    def __init__(self, tokenizer: Tokenizer, *, with_logprobs: bool) -> None:
-        self._tokenizer = tokenizer
-        self._with_logprobs = with_logprobs
-        self._begun: set[int] = set()
-
-    def whole(self, envelope: Envelope, updates: list[ChoiceUpdate], usage: Usage) -> dict[str, Any]:
-        """See `AnswerFormat.whole`."""
-        choices = []
-        for index in sorted({update.index for update in updates}):
-            own = [update for update in updates if update.index == index]
-            details = [detail for update in own for detail in update.details]
-            message = {"role": "assistant", "content": "".join([update.text for update in own]), "refusal": None}
-            choices.append(
-                {
-                    "index": index,
-                    "message": message,
-                    "logprobs": chat_logprobs(details, self._tokenizer) if self._with_logprobs else None,
-                    "finish_reason": own[-1].finish_reason,
-                    "stop_reason": own[-1].stop_reason,
-                }
-            )
-        return {**_head(envelope, "chat.completion"), "choices": choices, "usage": usage.as_dict()}
-
-    def chunks(self, envelope: Envelope, update: ChoiceUpdate) -> Iterator[dict[str, Any]]:
-        """See `ChunkFormat.chunks`."""
-        head = _head(envelope, "chat.completion.chunk")
-        if update.index not in self._begun:
-            self._begun.add(update.index)
-            yield {**head, "choices": [_delta(update.index, {"role": "assistant", "content": ""})]}
-        logprobs = chat_logprobs(update.details, self._tokenizer) if self._with_logprobs and update.details else None
-        if update.text or logprobs:
-            yield {**head, "choices": [_delta(update.index, {"content": update.text}, logprobs)]}
-        if update.finish_reason is not None:
-            last = _delta(update.index, {}) | {
-                "finish_reason": update.finish_reason,
-                "stop_reason": update.stop_reason,
-            }
-            yield {**head, "choices": [last]}
-
-    def usage_chunk(self, envelope: Envelope) -> dict[str, Any]:
-        """See `ChunkFormat.usage_chunk`."""
-        return {**_head(envelope, "chat.completion.chunk"), "choices": []}
-
-
-def _head(envelope: Envelope, kind: str) -> dict[str, Any]:
-    return {"id": envelope.id, "object": kind, "created": envelope.created, "model": envelope.model}
-
-
-def _delta(index: int, delta: dict[str, Any], logprobs: dict[str, Any] | None = None) -> dict[str, Any]:
-    return {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": None}

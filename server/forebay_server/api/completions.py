@@ -18,7 +18,9 @@ from forebay_server.api.request_params import (
 )
 from forebay_server.api.running import ChunkFormat, Envelope, answer
 from forebay_server.api.service import ServedModel, Service
+from forebay_server.api.structured_params import constraint_of
 from forebay_server.errors import InvalidRequestError
+from forebay_server.structured.grammar import Grammar
 from forebay_server.text.prompt_text import PromptText
 from forebay_server.text.tokenizer import Tokenizer
 
@@ -78,6 +80,7 @@ def _prepare(body: CompletionBody, prompts: list[Prompt], model: ServedModel, ar
         )
         for prompt in token_ids
     ]
+    constraint = constraint_of(body)
     options = text_options(body)
     tokenizer = model.text.tokenizer
     return GenerationRequest(
@@ -94,6 +97,7 @@ def _prepare(body: CompletionBody, prompts: list[Prompt], model: ServedModel, ar
         prompt_only=body.max_tokens == 0,
         arrival_time=arrival_time,
         cache_salt=body.cache_salt or "",
+        grammar=None if constraint is None else Grammar(text=constraint.rules()),
     )
 
 

@@ -12,8 +12,11 @@ from forebay_server.errors import ApiError
 from forebay_server.messages import AddRequest, FinishReason, RequestOutput, TokenLogprobs
 from forebay_server.metrics import RequestMetrics
 from forebay_server.sampling_params import SamplingParams
+from forebay_server.structured.grammar import Grammar
 from forebay_server.text.choice_text import ChoiceText, TextUpdate
+from forebay_server.text.message_parts import Part, PartParser, merged
 from forebay_server.text.prompt_text import PromptText
+from forebay_server.text.reasoning import PlainText, ReasoningSplitter
 from forebay_server.text.tokenizer import Tokenizer
 
 
@@ -24,6 +27,8 @@ class TextOptions:
     stop: tuple[str, ...] = ()
     include_stop: bool = False
     skip_special_tokens: bool = True
+    shown_token_ids: frozenset[int] = frozenset()
+    """Control tokens that have text all the same: marks that the parser looks for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +49,10 @@ class GenerationRequest:
     """The text of each choice begins with its prompt."""
     prompt_only: bool = False
     """No answer is wanted: nothing is sampled."""
+    grammar: Grammar | None = None
+    """What the text may be."""
+    parser: Callable[[], PartParser] | None = None
+    """Makes what takes the text of a choice apart; None: it is all content."""
 
     @property
     def num_choices(self) -> int:
@@ -64,7 +73,7 @@ class TokenDetail:
 
 @dataclass(frozen=True, slots=True)
 class ChoiceUpdate:
-    """News of one choice. Text may be empty only in the last one."""
+    """News of one choice. Text may be empty only in the last one, and so may parts."""
 
     index: int
     text: str
@@ -73,6 +82,8 @@ class ChoiceUpdate:
     stop_reason: str | int | None
     prompt_details: list[TokenDetail] = field(default_factory=list)
     """In the first update, of every prompt token, when asked for."""
+    parts: list[Part] = field(default_factory=list)
+    """The text taken apart, less what is held back."""
 
 
 @dataclass(slots=True)
@@ -82,14 +93,18 @@ class Usage:
     prompt_tokens: int
     completion_tokens: int = 0
     cached_tokens: int = 0
+    reasoning_tokens: int | None = None
+    """Of the completion tokens; None: they are not told apart."""
 
     def as_dict(self) -> dict[str, object]:
         """As OpenAI writes it."""
+        details = None if self.reasoning_tokens is None else {"reasoning_tokens": self.reasoning_tokens}
         return {
             "prompt_tokens": self.prompt_tokens,
             "completion_tokens": self.completion_tokens,
             "total_tokens": self.prompt_tokens + self.completion_tokens,
             "prompt_tokens_details": {"cached_tokens": self.cached_tokens},
+            **({} if details is None else {"completion_tokens_details": details}),
         }
 
 
@@ -97,6 +112,7 @@ class Usage:
 class _Choice:
     index: int
     text: ChoiceText
+    parser: PartParser
     num_prompt_tokens: int
     unsent_echo: str = ""
     """The prompt's text, when it is to come first and has not yet."""
@@ -147,17 +163,22 @@ class Generation:
                 tenant=place.tenant,
                 cache_salt=request.cache_salt,
                 pooling="none" if request.prompt_only else None,
+                grammar=None if request.prompt_only else request.grammar,
             )
             text = ChoiceText(
                 tokenizer,
                 stop=request.text.stop,
                 include_stop=request.text.include_stop,
                 skip_special_tokens=request.text.skip_special_tokens,
+                shown_token_ids=request.text.shown_token_ids,
                 min_tokens=sampling.min_tokens,
             )
             self._messages.append(message)
             echo = request.prompt_texts[index // request.n].text if request.prompt_texts and request.echo else ""
-            self._choice_by_id[message.request_id] = _Choice(index, text, len(prompt), echo, len(echo))
+            parser = PlainText() if request.parser is None else request.parser()
+            if isinstance(parser, ReasoningSplitter):
+                self.usage.reasoning_tokens = 0
+            self._choice_by_id[message.request_id] = _Choice(index, text, parser, len(prompt), echo, len(echo))
 
     async def updates(self) -> AsyncIterator[ChoiceUpdate]:
         """Run to the end.
@@ -215,17 +236,30 @@ class Generation:
         if output.prompt_logprobs is not None:
             choice.prompt_details = self._prompt_details(choice, output.prompt_logprobs)
         shown = choice.unsent_echo + update.text
+        parts = self._parts(choice, shown, update)
         if update.finish_reason is not None:
             del self._choice_by_id[output.request_id]
             if output.finish_reason is None:
                 self._service.engine.abort([output.request_id])
             self._count_end(choice, update.finish_reason)
-        elif not shown:
+        elif not parts:
             return None
         choice.unsent_echo = ""
         prompt_details, choice.prompt_details = choice.prompt_details, []
         details, choice.waiting_details = choice.waiting_details, []
-        return ChoiceUpdate(choice.index, shown, details, update.finish_reason, update.stop_reason, prompt_details)
+        return ChoiceUpdate(
+            choice.index, shown, details, update.finish_reason, update.stop_reason, prompt_details, parts
+        )
+
+    def _parts(self, choice: _Choice, shown: str, update: TextUpdate) -> list[Part]:
+        """Take new text apart; tokens count as reasoning when it is going on before or after them."""
+        parser = choice.parser
+        splitter = parser if isinstance(parser, ReasoningSplitter) else None
+        is_reasoning = splitter is not None and splitter.is_reasoning
+        parts = parser.push(shown)
+        if splitter is not None and (is_reasoning or splitter.is_reasoning):
+            self.usage.reasoning_tokens = (self.usage.reasoning_tokens or 0) + update.num_tokens
+        return parts if update.finish_reason is None else merged([*parts, *parser.finish()])
 
     def _prompt_details(self, choice: _Choice, logprobs: list[TokenLogprobs]) -> list[TokenDetail]:
         if self._request.prompt_texts is None:

@@ -10,6 +10,7 @@ MAX_LOGPROBS = 20
 MAX_LOGIT_BIASES = 1024
 MAX_ALLOWED_TOKENS = 65_536
 MAX_BAD_WORDS = 128
+MAX_TOOLS = 256
 
 StopString = Annotated[str, StringConstraints(min_length=1, max_length=1024)]
 TokenId = Annotated[int, Field(ge=0)]
@@ -41,18 +42,42 @@ class Truncated(Body):
     truncation_side: Literal["left", "right"] | None = Field(None, description="which end is cut; left by default")
 
 
+class JsonSchemaFormat(Body):
+    """The `json_schema` of a response format."""
+
+    name: str | None = None
+    description: str | None = None
+    json_schema: dict[str, object] | bool = Field(alias="schema")
+    strict: bool | None = Field(None, description="schemas are enforced in either case")
+
+
+class ResponseFormat(Body):
+    """What the answer must be."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchemaFormat | None = None
+
+
+class StructuredOutputs(Body):
+    """What the answer must be, as vLLM's clients say it: exactly one of the fields."""
+
+    not_offered: ClassVar[tuple[str, ...]] = ("structural_tag", "whitespace_pattern")
+
+    schema_or_text: str | bool | dict[str, object] | None = Field(None, alias="json")
+    regex: str | None = None
+    choice: list[str] | None = None
+    grammar: str | None = Field(None, description="in Lark, or in GBNF with the rule `root`")
+    json_object: bool | None = None
+
+
 class GenerationBody(Truncated):
     """What both kinds of generation share."""
 
     not_offered: ClassVar[dict[str, tuple[object, ...]]] = {
         "best_of": (None, 1),
-        "guided_choice": (None,),
-        "guided_grammar": (None,),
-        "guided_json": (None,),
-        "guided_regex": (None,),
+        "guided_whitespace_pattern": (None,),
         "length_penalty": (None, 1),
-        "response_format": (None, {"type": "text"}),
-        "structured_outputs": (None,),
+        "structural_tag": (None,),
         "use_beam_search": (None, False),
     }
     """Fields that this version does not do, with the values that ask for nothing."""
@@ -81,6 +106,14 @@ class GenerationBody(Truncated):
     allowed_token_ids: Annotated[list[TokenId], Field(max_length=MAX_ALLOWED_TOKENS)] | None = None
     bad_words: Annotated[list[StopString], Field(max_length=MAX_BAD_WORDS)] | None = None
     seed: int | None = Field(None, ge=-(2**63), lt=2**63)
+    response_format: ResponseFormat | None = None
+    structured_outputs: StructuredOutputs | None = None
+    guided_json: str | bool | dict[str, object] | None = Field(
+        None, description="older name of structured_outputs.json"
+    )
+    guided_regex: str | None = None
+    guided_choice: list[str] | None = None
+    guided_grammar: str | None = None
     user: str | None = Field(None, description="tenants take turns; the header X-Forebay-Tenant goes before it")
     priority: Priority | None = None
     cache_salt: Annotated[str, StringConstraints(min_length=1, max_length=1024)] | None = None
@@ -119,11 +152,56 @@ class ContentPart(Body):
     text: str
 
 
+class CalledFunction(Body):
+    """What an assistant called."""
+
+    name: str
+    arguments: str = Field(description="JSON")
+
+
+class ToolCall(Body):
+    """A call in an assistant's message."""
+
+    id: str | None = None
+    type: Literal["function"] = "function"
+    function: CalledFunction
+
+
 class Message(Body):
     """One message; further fields reach the chat template as they are."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str | list[ContentPart] | None = None
+    tool_calls: list[ToolCall] | None = None
+
+
+class FunctionDefinition(Body):
+    """A function that the model may call."""
+
+    name: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.:/-]{1,128}$")]
+    description: str | None = None
+    parameters: dict[str, object] | None = Field(None, description="JSON Schema of the arguments; none: no arguments")
+    strict: bool | None = None
+
+
+class Tool(Body):
+    """A tool; only functions are offered."""
+
+    type: Literal["function"]
+    function: FunctionDefinition
+
+
+class FunctionName(Body):
+    """Which function."""
+
+    name: str
+
+
+class NamedTool(Body):
+    """The tool that must be called."""
+
+    type: Literal["function"]
+    function: FunctionName
 
 
 class ChatBody(GenerationBody):
@@ -140,10 +218,11 @@ class ChatBody(GenerationBody):
         "functions": (None,),
         "modalities": (None, ["text"]),
         "prompt_logprobs": (None,),
-        "tool_choice": (None, "none"),
-        "tools": (None,),
     }
 
+    tools: Annotated[list[Tool], Field(min_length=1, max_length=MAX_TOOLS)] | None = None
+    tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
+    parallel_tool_calls: bool | None = None
     messages: list[Message] = Field(min_length=1)
     max_completion_tokens: int | None = Field(None, ge=1)
     logprobs: bool | None = None

@@ -5,8 +5,8 @@ import time
 from collections.abc import Callable
 
 from forebay_server.api.engine_client import OutputQueue
-from forebay_server.errors import InternalError, RequestTimeoutError, UnavailableError
-from forebay_server.messages import RequestOutput
+from forebay_server.errors import InternalError, InvalidRequestError, RequestTimeoutError, UnavailableError
+from forebay_server.messages import GRAMMAR_ERROR, RequestOutput
 
 QUEUE_RETRY_SECONDS = 5
 
@@ -41,6 +41,8 @@ async def next_output(queue: OutputQueue) -> RequestOutput:
     if not isinstance(item, RequestOutput):
         raise item
     if item.finish_reason == "error":
+        if item.error is not None and item.error.startswith(GRAMMAR_ERROR):
+            raise InvalidRequestError(item.error, code="unsupported_grammar")
         raise InternalError(item.error or "the engine could not serve this request")
     return item
 

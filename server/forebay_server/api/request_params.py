@@ -1,11 +1,12 @@
 """From a request body to what the engine and the text machine need: defaults, refusals, the context's length. Pure."""
 
+import json
 import secrets
 from collections.abc import Sequence
 from typing import TypeVar
 
 from forebay_server.api.generation import TextOptions
-from forebay_server.api.openai_types import EmbeddingBody, GenerationBody, Message
+from forebay_server.api.openai_types import EmbeddingBody, GenerationBody, Message, ToolCall
 from forebay_server.api.responses_types import ResponsesBody
 from forebay_server.api.service import ServedModel
 from forebay_server.errors import InvalidRequestError
@@ -171,8 +172,21 @@ def template_messages(messages: Sequence[Message]) -> list[dict[str, object]]:
             )
         text = content if isinstance(content, str) else "\n".join(part.text for part in content or ())
         role = "system" if message.role == "developer" else message.role
-        plain.append({**(message.model_extra or {}), "role": role, "content": text})
+        shown = {**(message.model_extra or {}), "role": role, "content": text}
+        if message.tool_calls:  # an empty list would make templates believe that there are calls
+            shown["tool_calls"] = [_template_call(call) for call in message.tool_calls]
+        plain.append(shown)
     return plain
+
+
+def _template_call(call: ToolCall) -> dict[str, object]:
+    """Templates write arguments as JSON themselves; what is none they get as it is."""
+    try:
+        arguments: object = json.loads(call.function.arguments)
+    except (ValueError, RecursionError):
+        arguments = call.function.arguments
+    function = {"name": call.function.name, "arguments": arguments}
+    return {"id": call.id, "type": "function", "function": function}
 
 
 def _given(value: _Value | None, default: _Value) -> _Value:

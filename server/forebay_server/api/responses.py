@@ -7,7 +7,8 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
-from forebay_server.api.chat import ChatFormat, chat_format, check_chat, prepare_chat
+from forebay_server.api.chat import chat_format, check_chat, prepare_chat
+from forebay_server.api.chat_format import ChatFormat
 from forebay_server.api.generation import ChoiceUpdate, Usage
 from forebay_server.api.openai_types import GenerationBody
 from forebay_server.api.request_params import refuse_what_is_missing

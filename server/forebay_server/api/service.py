@@ -17,6 +17,8 @@ from forebay_server.ops.probes import Limits
 from forebay_server.ops.reports import TokenRate
 from forebay_server.ops.shared_state import SharedState
 from forebay_server.text.model_text import ModelText
+from forebay_server.text.reasoning import ReasoningStyle, reasoning_style
+from forebay_server.text.tool_parsers.formats import HERMES, ToolFormat, tool_format
 
 LOADING_RETRY_SECONDS = 5
 _Result = TypeVar("_Result")
@@ -28,11 +30,22 @@ class ServedModel:
 
     text: ModelText
     engine: EngineReady
+    tool_format: ToolFormat = HERMES
+    """How the model writes tool calls."""
+    reasoning: ReasoningStyle | None = None
+    """How it reasons before it answers; None: that is not looked for."""
 
     @property
     def context_tokens(self) -> int:
         """Prompt and answer together at most: the model's length, or the KV cache if that is smaller."""
         return min(self.engine.max_model_len, self.engine.kv_cache_tokens)
+
+
+def served_model(text: ModelText, engine: EngineReady, config: ServerConfig) -> ServedModel:
+    """The model, with the parsers that the configuration and its chat template say."""
+    template = text.chat_template.source if text.chat_template else None
+    form = tool_format(config.tool_call_parser, template)
+    return ServedModel(text, engine, form, reasoning_style(config.reasoning_parser))
 
 
 @dataclass(slots=True)

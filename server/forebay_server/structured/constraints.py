@@ -14,6 +14,7 @@ from forebay_server.structured.json_schema import Schema, json_schema_grammar
 
 MAX_PATTERN_CHARACTERS = 64 * 1024
 MAX_CHOICES = 10_000
+ConstraintKind = Literal["json", "regex", "choice", "grammar"]
 ANY_OBJECT: Schema = {"type": "object"}
 
 
@@ -27,7 +28,7 @@ class Constraint:
         where: the field of the request.
     """
 
-    kind: Literal["json", "regex", "choice", "grammar"]
+    kind: ConstraintKind
     value: object
     where: str
 
@@ -50,6 +51,8 @@ class Constraint:
                 return self._regex(self.value)
             case "choice", list():
                 return self._choice(self.value)
+        if self.kind == "grammar":
+            raise self._error("cannot be combined with tools")
         raise self._error("is of the wrong type")
 
     def _regex(self, pattern: str) -> str:

@@ -55,6 +55,7 @@ class ChatTemplate:
 
     def __init__(self, source: str, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
+        self.source = source
         try:
             self._template = _environment().from_string(source)
         except TemplateSyntaxError as error:
@@ -63,6 +64,11 @@ class ChatTemplate:
                 "BadChatTemplate",
                 f"the model's chat template is not valid Jinja: line {error.lineno}: {error.message}",
             ) from error
+
+    @property
+    def knows_tools(self) -> bool:
+        """Whether the template tells the model of tools."""
+        return re.search(r"\btools\b", self.source) is not None
 
     def prompt(
         self,
@@ -103,14 +109,18 @@ class ChatTemplate:
         *,
         add_generation_prompt: bool = True,
         variables: Mapping[str, object] | None = None,
+        tools: Sequence[Mapping[str, object]] = (),
     ) -> list[int]:
         """Render and tokenize; the template alone decides about a begin-of-sequence token.
 
-        Arguments and errors are those of `prompt`.
+        Arguments and errors are those of `prompt`; `tools` are OpenAI's, for a template that knows some.
         """
         pattern = self._tokenizer.special_token_pattern
         shielded_texts: list[str] = []
         shielded = [_shield(message, self._tokenizer, shielded_texts) for message in messages]
+        if tools:
+            told = [_shield(tool, self._tokenizer, shielded_texts) for tool in tools]
+            variables = {**(variables or {}), "tools": told}
         prompt = self.prompt(shielded, add_generation_prompt=add_generation_prompt, variables=variables)
         if pattern is None or not shielded_texts:
             return self._tokenizer.encode(prompt, add_special_tokens=False)

@@ -32,6 +32,7 @@ class ChoiceText:
         stop: stop strings.
         include_stop: keep the stop string in the text.
         skip_special_tokens: control tokens have no text.
+        shown_token_ids: control tokens that have one all the same.
         min_tokens: stop strings are not looked for in the first so many tokens.
     """
 
@@ -42,9 +43,12 @@ class ChoiceText:
         stop: Sequence[str] = (),
         include_stop: bool = False,
         skip_special_tokens: bool = True,
+        shown_token_ids: frozenset[int] = frozenset(),
         min_tokens: int = 0,
     ) -> None:
-        self._detokenizer = Detokenizer(tokenizer, skip_special_tokens=skip_special_tokens)
+        self._detokenizer = Detokenizer(
+            tokenizer, skip_special_tokens=skip_special_tokens, shown_token_ids=shown_token_ids
+        )
         self._matcher = StopMatcher(stop, include_stop=include_stop)
         self._include_stop = include_stop
         self._min_tokens = min_tokens

@@ -21,11 +21,18 @@ class Detokenizer:
     Args:
         tokenizer: whose tokens they are.
         skip_special_tokens: control tokens have no text.
+        shown_token_ids: control tokens that have one all the same.
     """
 
-    def __init__(self, tokenizer: _HasTokenBytes, *, skip_special_tokens: bool = True) -> None:
+    def __init__(
+        self,
+        tokenizer: _HasTokenBytes,
+        *,
+        skip_special_tokens: bool = True,
+        shown_token_ids: frozenset[int] = frozenset(),
+    ) -> None:
         self._bytes_by_id = tokenizer.token_bytes.by_id
-        self._skipped_ids = tokenizer.special_token_ids if skip_special_tokens else frozenset[int]()
+        self._skipped_ids = tokenizer.special_token_ids - shown_token_ids if skip_special_tokens else frozenset[int]()
         self._drop_space = tokenizer.token_bytes.drops_first_space
         self._utf8 = _Utf8Decoder(errors="replace")
 
