@@ -90,7 +90,7 @@ class GrammarCompiler:
         start = time.monotonic()
         matcher = llguidance.LLMatcher(self._library_tokenizer, text, log_level=0)
         if matcher.is_error():
-            raise GrammarError(matcher.get_error().split("<state>")[0].strip()[:500])
+            raise GrammarError(matcher.get_error().split("<state>")[0].strip()[:300])
         _logger.debug("a grammar of %d characters took %.3f s", len(text), time.monotonic() - start)
         return matcher
 

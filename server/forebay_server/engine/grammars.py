@@ -160,4 +160,4 @@ def _consume(matcher: llguidance.LLMatcher, token: SampledToken) -> SampledToken
 
 
 def _why(matcher: llguidance.LLMatcher) -> str:
-    return f"{GRAMMAR_ERROR}could not be followed: {matcher.get_error().split('<state>')[0].strip()[:500]}"
+    return f"{GRAMMAR_ERROR}could not be followed: {matcher.get_error().split('<state>')[0].strip()[:300]}"

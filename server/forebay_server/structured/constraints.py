@@ -96,4 +96,4 @@ def check_grammar(text: str, where: str) -> None:
     except (ValueError, UnicodeError) as failure:  # a lone surrogate
         error = str(failure)
     if error:
-        raise InvalidRequestError(f"{where} cannot be enforced: {error.split('<state>')[0].strip()[:500]}", param=where)
+        raise InvalidRequestError(f"{where} cannot be enforced: {error.split('<state>')[0].strip()[:300]}", param=where)

@@ -164,7 +164,7 @@ def _subschemas(schema: Any, path: str) -> Iterator[tuple[str, Any]]:
 def _error_of(schema_text: str) -> str | None:
     """What the compiler has against a schema."""
     error = LLMatcher.validate_grammar(LLMatcher.grammar_from_json_schema(schema_text))
-    return error.split("<state>")[0].strip()[:500] or None
+    return error.split("<state>")[0].strip()[:300] or None
 
 
 def _dump(schema: object, where: str) -> str:

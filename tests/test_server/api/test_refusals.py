@@ -24,7 +24,7 @@ BAD_REQUESTS: list[tuple[str, Any, str | None]] = [
     (CHAT, {"messages": [{"role": "tool", "content": "x"}]}, "messages"),
     (CHAT, {"messages": [USER], "tools": []}, "tools"),
     (CHAT, {"messages": [USER], "tool_choice": "auto"}, "tool_choice"),
-    (CHAT, {"messages": [USER], "response_format": {"type": "json_object"}}, "response_format"),
+    (CHAT, {"messages": [USER], "response_format": {"type": "structural_tag"}}, "response_format.type"),
     (CHAT, {"messages": [USER], "top_logprobs": 3}, "top_logprobs"),
     (CHAT, {"messages": [USER], "logprobs": True, "top_logprobs": 1000}, "top_logprobs"),
     (CHAT, {"messages": [USER], "stream_options": {"include_usage": True}}, "stream_options"),
