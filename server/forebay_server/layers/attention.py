@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
+from forebay_server.layers.invariant import is_invariant
 from forebay_server.layers.kv_cache import Pages
 
 
@@ -223,6 +224,13 @@ class _Scores:
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None
     ) -> torch.Tensor:
         """[..., num_heads, num_queries, head_dim] over [..., num_kv_heads, num_keys, head_dim]; no mask: causal."""
+        if is_invariant(query):
+            return self._attend(query.double(), key.double(), value.double(), mask).float()
+        return self._attend(query, key, value, mask)
+
+    def _attend(
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None
+    ) -> torch.Tensor:
         if self.soft_cap is None:
             return scaled_dot_product_attention(
                 query, key, value, attn_mask=mask, is_causal=mask is None, scale=self.scale, enable_gqa=True
@@ -231,8 +239,9 @@ class _Scores:
         if mask is None:
             mask = torch.ones(num_queries, num_queries, dtype=torch.bool, device=query.device).tril()
         # heads that share a key head meet it in one product: [..., num_kv_heads, heads of one, num_queries, head_dim]
+        wide = torch.promote_types(query.dtype, torch.float32)
         grouped = query.reshape(*query.shape[:-3], num_kv_heads, -1, *query.shape[-2:])
-        scores = (grouped @ key.unsqueeze(-3).transpose(-1, -2)).float() * self.scale
+        scores = (grouped @ key.unsqueeze(-3).transpose(-1, -2)).to(wide) * self.scale
         scores = self.soft_cap * torch.tanh(scores / self.soft_cap)
         mask = mask if mask.dim() == 2 else mask.unsqueeze(-3)
         weights = scores.masked_fill(~mask, -torch.inf).softmax(-1).to(value.dtype)

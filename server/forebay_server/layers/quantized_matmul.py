@@ -5,13 +5,14 @@ large number spoils few others) and in one group on GPUs, whose tensor cores can
 """
 
 import torch
-from torch.nn.functional import linear, pad
+from torch.nn.functional import pad
 
 from forebay_kernels import fp8_matmul, quantize_per_token, w4a16_matmul, w8a8_matmul, w8a16_matmul
 from forebay_kernels.fp8_weights import Fp8Weight
 from forebay_kernels.int4_weights import Int4Weight
 from forebay_kernels.int8_weights import Int8Weight
 from forebay_kernels.reference.matmul import SCALE_BLOCK
+from forebay_server.layers.invariant import linear
 from forebay_server.layers.weight_forms import LinearWeight, QuantizedWeight
 
 INPUT_GROUP = 64
