@@ -57,6 +57,16 @@ inline F16 load_cached(const LayerCache& cache, int part, int64_t row, int from)
     return to_float(load_int8((const int8_t*)cache.part[part] + at)) * set1(cache.scales[part][row]);
 }
 
+// Ask for keys (part 0) or values (part 1) [first, first + count) of a sequence before they are needed.
+inline void prefetch_cached(const LayerCache& cache, int part, const int32_t* blocks, int head, int first, int count) {
+    const int64_t item = cache.kind == CACHE_FLOAT32 ? 4 : cache.kind == CACHE_BF16 ? 2 : 1;
+    for (int j = 0; j < count; j++) {
+        const int64_t row = cache.slot(blocks, first + j) * cache.num_kv_heads + head;
+        const char* bytes = (const char*)cache.part[part] + row * cache.head_dim * item;
+        for (int64_t i = 0; i < cache.head_dim * item; i += 64) _mm_prefetch(bytes + i, _MM_HINT_T1);
+    }
+}
+
 // Keys [first, first + count) of a sequence, transposed: [head_dim, KEYS]. Columns from count on are not keys.
 inline void load_keys(const LayerCache& cache, const int32_t* blocks, int head, int first, int count, float* keys) {
     for (int key = 0; key < count; key += 16) {
@@ -65,7 +75,14 @@ inline void load_keys(const LayerCache& cache, const int32_t* blocks, int head, 
             const int position = first + (key + j < count ? key + j : count - 1);
             rows[j] = cache.slot(blocks, position) * cache.num_kv_heads + head;
         }
-        for (int from = 0; from < cache.head_dim; from += 16) {
+        int from = 0;
+        for (; cache.kind == CACHE_BF16 && from + 32 <= cache.head_dim; from += 32) {
+            F16 tile[16];
+            for (int j = 0; j < 16; j++)
+                tile[j] = load((const float*)((const uint16_t*)cache.part[0] + rows[j] * cache.head_dim + from));
+            store_transposed_bf16(tile, keys + from * KEYS + key, KEYS);
+        }
+        for (; from < cache.head_dim; from += 16) {
             F16 tile[16];
             for (int j = 0; j < 16; j++) tile[j] = load_cached(cache, 0, rows[j], from);
             store_transposed(tile, keys + from * KEYS + key, KEYS);
@@ -160,6 +177,17 @@ struct AttentionScratch {
         largest = scores + (int64_t)rows * KEYS;
         totals = largest + rows;
     }
+
+    // The same without the first rows.
+    AttentionScratch skip(int rows, int head_dim) const {
+        AttentionScratch rest = *this;
+        rest.queries += rows * head_dim;
+        rest.sums += rows * head_dim;
+        rest.scores += rows * KEYS;
+        rest.largest += rows;
+        rest.totals += rows;
+        return rest;
+    }
 };
 
 // Turn a row's scores into weights in place, and what was summed so far to the new largest score.
@@ -186,33 +214,47 @@ inline void update_softmax(const AttentionScratch& s, int row, int num_seen, int
         for (int i = 0; i < head_dim; i += 16) store(s.sums + row * head_dim + i, load(s.sums + row * head_dim + i) * set1(factor));
 }
 
-// Attend from num_tokens tokens at positions [start, start + num_tokens), `group` heads each, to one key head.
-// s.queries is filled; on return s.sums holds the results.
-inline void attend(const LayerCache& cache, const int32_t* blocks, int head, int start, int num_tokens, int group,
-                   const AttentionScratch& s) {
+// What keys [first, first + count) of one head add to the rows' softmax.
+inline void attend_tile(const LayerCache& cache, const int32_t* blocks, int head, int start, int num_tokens, int group,
+                        int first, int count, const AttentionScratch& s) {
+    const int head_dim = cache.head_dim, rows = num_tokens * group;
+    load_keys(cache, blocks, head, first, count, s.keys);
+    load_values(cache, blocks, head, first, count, s.values);
+    // Tokens before the tile see nothing of it.
+    const int skipped = first > start ? (first - start) * group : 0;
+    float* scores = s.scores + skipped * KEYS;
+    memset(scores, 0, sizeof(float) * (rows - skipped) * KEYS);
+    add_product_of(s.queries + skipped * head_dim, head_dim, s.keys, KEYS, rows - skipped, head_dim,
+                   (count + 15) / 16 * 16, scores, KEYS);
+    for (int row = skipped; row < rows; row++) update_softmax(s, row, start + row / group - first + 1, head_dim);
+    add_product_of(scores, KEYS, s.values, head_dim, rows - skipped, count, head_dim, s.sums + skipped * head_dim,
+                   head_dim);
+}
+
+// Attend from num_tokens tokens at positions [start, start + num_tokens), `group` heads each, to num_heads key heads from
+// `head` on: one tile of all heads after the other, because they lie together. s.queries is filled, head by head; on
+// return s.sums holds the results.
+inline void attend(const LayerCache& cache, const int32_t* blocks, int head, int num_heads, int start, int num_tokens,
+                   int group, const AttentionScratch& s) {
     const int head_dim = cache.head_dim, rows = num_tokens * group, num_keys = start + num_tokens;
-    memset(s.sums, 0, sizeof(float) * rows * head_dim);
-    for (int row = 0; row < rows; row++) {
+    memset(s.sums, 0, sizeof(float) * num_heads * rows * head_dim);
+    for (int row = 0; row < num_heads * rows; row++) {
         s.largest[row] = -INFINITY;
         s.totals[row] = 0.0f;
     }
     for (int first = 0; first < num_keys; first += KEYS) {
         const int count = num_keys - first < KEYS ? num_keys - first : KEYS;
-        load_keys(cache, blocks, head, first, count, s.keys);
-        load_values(cache, blocks, head, first, count, s.values);
-        // Tokens before the tile see nothing of it.
-        const int skipped = first > start ? (first - start) * group : 0;
-        float* scores = s.scores + skipped * KEYS;
-        memset(scores, 0, sizeof(float) * (rows - skipped) * KEYS);
-        add_product_of(s.queries + skipped * head_dim, head_dim, s.keys, KEYS, rows - skipped, head_dim,
-                       (count + 15) / 16 * 16, scores, KEYS);
-        for (int row = skipped; row < rows; row++) update_softmax(s, row, start + row / group - first + 1, head_dim);
-        add_product_of(scores, KEYS, s.values, head_dim, rows - skipped, count, head_dim, s.sums + skipped * head_dim,
-                       head_dim);
+        const int num_left = num_keys - first - count, num_next = num_left < KEYS ? num_left : KEYS;
+        for (int i = 0; i < num_heads; i++) {
+            if (first == 0) prefetch_cached(cache, 1, blocks, head + i, 0, count);
+            for (int part = 0; part < 2; part++) prefetch_cached(cache, part, blocks, head + i, first + count, num_next);
+            attend_tile(cache, blocks, head + i, start, num_tokens, group, first, count, s.skip(i * rows, head_dim));
+        }
     }
-    for (int row = 0; row < rows; row++) {
+    for (int row = 0; row < num_heads * rows; row++) {
         const F16 factor = set1(1.0f / s.totals[row]);
-        for (int i = 0; i < head_dim; i += 16) store(s.sums + row * head_dim + i, load(s.sums + row * head_dim + i) * factor);
+        for (int i = 0; i < head_dim; i += 16)
+            store(s.sums + row * head_dim + i, load(s.sums + row * head_dim + i) * factor);
     }
 }
 

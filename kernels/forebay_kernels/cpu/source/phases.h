@@ -57,7 +57,8 @@ void Step::multiply(const Weight& weight, const Activations& x, int num_rows, in
         for (int row = (int)((int64_t)num_rows * part / parts); row < end;) {
             const int num_left = (end - row + ITEM_ROWS - 1) / ITEM_ROWS, rows = (end - row + num_left - 1) / num_left;
             for (int i = 0; i < panels_at_once; i++)
-                multiply_panel(weight, panel * panels_at_once + i, x, row, rows, sums + i * ITEM_ROWS * PANEL);
+                multiply_panel(weight, panel * panels_at_once + i, x, row, rows, sums + i * ITEM_ROWS * PANEL,
+                               row + rows < end ? 0 : i + 1 < panels_at_once ? 1 : panels_at_once * (num_threads_ - 1) + 1);
             finish(panel, row, rows, sums);
             row += rows;
         }
@@ -81,50 +82,67 @@ void Step::write_keys(const LayerCache& cache, const Layer& layer, int row, int 
     write_cached(cache, 1, slot, head, key + model_.num_kv_heads * head_dim);
 }
 
-int Step::attention_items() const {
-    int items = 0;
-    for (int i = 0; i < batch_->num_sequences; i++)
-        items += (batch_->starts[i + 1] - batch_->starts[i] + query_tokens_ - 1) / query_tokens_;
-    return items * model_.num_kv_heads;
+// Items of attention that a sequence makes: by tokens and key heads, or one for all heads of a single token.
+int Step::attention_items(int sequence) const {
+    const int num_tokens = batch_->starts[sequence + 1] - batch_->starts[sequence];
+    if (num_tokens == 1 && is_wide_) return 1;
+    return (num_tokens + query_tokens_ - 1) / query_tokens_ * model_.num_kv_heads;
 }
 
 void Step::attend_item(const LayerCache& cache, const Layer& layer, int item, int thread) {
-    const int head_dim = model_.head_dim, head = item % model_.num_kv_heads;
-    int sequence = 0, part = item / model_.num_kv_heads, parts;
-    for (;; sequence++, part -= parts) {
-        parts = (batch_->starts[sequence + 1] - batch_->starts[sequence] + query_tokens_ - 1) / query_tokens_;
-        if (part < parts) break;
+    int sequence = 0, num_items;
+    while (item >= (num_items = attention_items(sequence))) {
+        item -= num_items;
+        sequence++;
     }
-    part = parts - 1 - part;  // the last ones see most keys: they go first
+    const int num_rows = batch_->starts[sequence + 1] - batch_->starts[sequence];
+    const bool is_whole = num_rows == 1 && is_wide_;
+    const int num_heads = is_whole ? model_.num_kv_heads : 1, head = is_whole ? 0 : item % model_.num_kv_heads;
+    // The last tokens see most keys: they go first.
+    const int part = is_whole ? 0 : num_items / model_.num_kv_heads - 1 - item / model_.num_kv_heads;
     const int first = batch_->starts[sequence] + part * query_tokens_;
     const int left = batch_->starts[sequence + 1] - first, num_tokens = left < query_tokens_ ? left : query_tokens_;
     const int start = batch_->context_lens[sequence] + part * query_tokens_;
-    const AttentionScratch scratch(scratch_[thread].attention, query_tokens_ * group_heads_, head_dim);
-    if (!is_mixed_) write_keys(cache, layer, first, head, scratch.queries);
-    const F16 factor = set1(model_.attention_scale * LOG2_E);
-    for (int token = 0; token < num_tokens; token++) {
-        const float* queries = qkv_ + (int64_t)(first + token) * layer.qkv.num_outputs + head * group_heads_ * head_dim;
-        for (int i = 0; i < group_heads_; i++) {
-            float* query = scratch.queries + (token * group_heads_ + i) * head_dim;
-            if (layer.query_norm) {
-                rms_norm(queries + i * head_dim, layer.query_norm, head_dim, model_.eps, query);
-            } else {
-                memcpy(query, queries + i * head_dim, sizeof(float) * head_dim);
-            }
-            rotate(query, model_.rotary + (int64_t)(start + token) * head_dim, head_dim);
-            for (int k = 0; k < head_dim; k += 16) store(query + k, load(query + k) * factor);
-        }
+    const AttentionScratch scratch(scratch_[thread].attention, query_rows_, model_.head_dim);
+    const int rows = num_tokens * group_heads_;
+    for (int i = 0; i < num_heads; i++) {
+        if (!is_mixed_) write_keys(cache, layer, first, head + i, scratch.queries + i * rows * model_.head_dim);
+        for (int token = 0; token < num_tokens; token++)
+            turn_queries(layer, first + token, start + token, head + i,
+                         scratch.queries + (i * rows + token * group_heads_) * model_.head_dim);
     }
-    attend(cache, batch_->blocks + batch_->block_offsets[sequence], head, start, num_tokens, group_heads_, scratch);
-    const int width = group_heads_ * head_dim, from = head * width;
-    for (int token = 0; token < num_tokens; token++) {
-        const float* sums = scratch.sums + token * width;
-        if (head_dim % layer.output.group == 0) {
-            for (int i = 0; i < width; i += layer.output.group)
-                quantize_group(layer.output, sums + i, first + token, from + i, gathered_);
+    const int32_t* blocks = batch_->blocks + batch_->block_offsets[sequence];
+    attend(cache, blocks, head, num_heads, start, num_tokens, group_heads_, scratch);
+    for (int i = 0; i < num_heads; i++)
+        for (int token = 0; token < num_tokens; token++)
+            keep_attended(layer, first + token, head + i,
+                          scratch.sums + (i * rows + token * group_heads_) * model_.head_dim);
+}
+
+// The queries of a row that read one key head: normed, turned and scaled.
+void Step::turn_queries(const Layer& layer, int row, int position, int head, float* out) {
+    const int head_dim = model_.head_dim;
+    const float* queries = qkv_ + (int64_t)row * layer.qkv.num_outputs + head * group_heads_ * head_dim;
+    const F16 factor = set1(model_.attention_scale * LOG2_E);
+    for (int i = 0; i < group_heads_; i++, queries += head_dim, out += head_dim) {
+        if (layer.query_norm) {
+            rms_norm(queries, layer.query_norm, head_dim, model_.eps, out);
         } else {
-            memcpy(attended_ + (int64_t)(first + token) * attention_size_ + from, sums, sizeof(float) * width);
+            memcpy(out, queries, sizeof(float) * head_dim);
         }
+        rotate(out, model_.rotary + (int64_t)position * head_dim, head_dim);
+        for (int k = 0; k < head_dim; k += 16) store(out + k, load(out + k) * factor);
+    }
+}
+
+// Quantize what a row's queries of one key head found, or keep it until all heads are there.
+void Step::keep_attended(const Layer& layer, int row, int head, const float* sums) {
+    const int width = group_heads_ * model_.head_dim, from = head * width;
+    if (model_.head_dim % layer.output.group == 0) {
+        for (int i = 0; i < width; i += layer.output.group)
+            quantize_group(layer.output, sums + i, row, from + i, gathered_);
+    } else {
+        memcpy(attended_ + (int64_t)row * attention_size_ + from, sums, sizeof(float) * width);
     }
 }
 
@@ -143,7 +161,8 @@ void Step::compute_layer(int index, int thread) {
                 write_keys(cache, layer, row, head, scratch_[thread].row);
         pool_.barrier();
     }
-    const int num_items = attention_items();
+    int num_items = 0;
+    for (int i = 0; i < batch_->num_sequences; i++) num_items += attention_items(i);
     for (int item; (item = pool_.next()) < num_items;) attend_item(cache, layer, item, thread);
     pool_.barrier();
     x = model_.head_dim % layer.output.group == 0 ? gathered_ : quantize_attended(layer.output, thread);

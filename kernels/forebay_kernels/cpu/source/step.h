@@ -38,12 +38,13 @@ class Step {
         gathered_ = activations(rows, layer.output.num_inputs);
         gated_ = activations(rows, layer.down.num_inputs);
         scratch_ = static_cast<Scratch*>(calloc(num_threads_, sizeof(Scratch)));
-        const int query_rows = query_tokens_ * group_heads_;
+        const int most_rows = query_tokens_ * group_heads_;
+        query_rows_ = most_rows > model.num_heads ? most_rows : model.num_heads;
         for (int i = 0; scratch_ && i < num_threads_; i++) {
             scratch_[i].normed = activations(few, widest + PANEL);
             scratch_[i].row = floats(row_floats_);
             scratch_[i].sums = floats(2 * ITEM_ROWS * PANEL);
-            scratch_[i].attention = floats(AttentionScratch::floats(query_rows, model.head_dim));
+            scratch_[i].attention = floats(AttentionScratch::floats(query_rows_, model.head_dim));
             scratch_[i].best_ids = static_cast<int32_t*>(keep(rows * sizeof(int32_t)));
             scratch_[i].best_logits = floats(rows);
         }
@@ -67,6 +68,7 @@ class Step {
         if (!is_sound(batch)) return false;
         batch_ = &batch;
         is_mixed_ = batch.num_sequences != batch.num_tokens;
+        is_wide_ = batch.num_sequences >= 2 * num_threads_;
         for (int i = 0; i < batch.num_sequences; i++)
             for (int row = batch.starts[i]; row < batch.starts[i + 1]; row++) row_sequence_[row] = i;
         pool_.run([](void* self, int thread) { static_cast<Step*>(self)->work(thread); }, this);
@@ -140,7 +142,9 @@ class Step {
     void multiply(const Weight& weight, const Activations& x, int num_rows, int thread, int panels_at_once, Finish finish);
     void write_keys(const LayerCache& cache, const Layer& layer, int row, int head, float* scratch);
     void attend_item(const LayerCache& cache, const Layer& layer, int item, int thread);
-    int attention_items() const;
+    int attention_items(int sequence) const;
+    void turn_queries(const Layer& layer, int row, int position, int head, float* out);
+    void keep_attended(const Layer& layer, int row, int head, const float* sums);
     void compute_layer(int index, int thread);
     void compute_wanted(int thread);
     void compute_head(int thread);
@@ -153,6 +157,7 @@ class Step {
     int group_heads_;
     int attention_size_;
     int query_tokens_;  // of one item of attention
+    int query_rows_;    // that fit into a thread's scratch
     int row_floats_;
     void** kept_ = nullptr;
     int num_kept_ = 0;
@@ -166,6 +171,7 @@ class Step {
     const Batch* batch_ = nullptr;
     const HeadBatch* head_batch_ = nullptr;
     bool is_mixed_ = false;  // whether a sequence has several rows
+    bool is_wide_ = false;   // whether there are enough sequences to give each thread whole ones
 };
 
 }  // namespace

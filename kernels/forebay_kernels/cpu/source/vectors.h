@@ -269,4 +269,21 @@ inline void store_transposed(const F16 rows[16], float* out, int64_t stride) {
     }
 }
 
+// The same for bf16 numbers, two in each float of rows: 16 rows of 32 numbers become 32 rows of 16 floats.
+inline void store_transposed_bf16(const F16 rows[16], float* out, int64_t stride) {
+    const __m256 mask = _mm256_castsi256_ps(_mm256_set1_epi32((int)0xffff0000));
+    for (int half = 0; half < 2; half++) {
+        for (int side = 0; side < 2; side++) {
+            __m256 pairs[8];
+            for (int i = 0; i < 8; i++) pairs[i] = side ? high_half(rows[half * 8 + i]) : low_half(rows[half * 8 + i]);
+            transpose8(pairs);
+            for (int i = 0; i < 8; i++) {
+                float* even = out + (side * 16 + 2 * i) * stride + half * 8;
+                _mm256_storeu_ps(even, _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(pairs[i]), 16)));
+                _mm256_storeu_ps(even + stride, _mm256_and_ps(pairs[i], mask));
+            }
+        }
+    }
+}
+
 }  // namespace
