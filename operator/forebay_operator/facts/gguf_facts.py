@@ -1,12 +1,13 @@
 """A GGUF header to ModelFacts: its keys get their names of config.json, and the architectures do the rest."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from forebay_operator.facts.architectures import model_facts
 from forebay_operator.facts.config_reader import ConfigReader
 from forebay_operator.facts.errors import bad_config, corrupt
-from forebay_operator.facts.gguf_header import ArrayLength, GGUFHeader, read_gguf_header
+from forebay_operator.facts.gguf_header import ArrayLength, GGUFHeader, GGUFTensor, read_gguf_header
 from forebay_operator.facts.model_facts import Checkpoint, ModelFacts
 
 MODEL_TYPES = {
@@ -47,6 +48,17 @@ KEYS = {
     "v_head_dim": "attention.value_length",
 }
 """Keys of config.json to those of GGUF, which stand behind the architecture's name."""
+
+PLAIN_TYPES = ("F64", "F32", "F16", "BF16")
+
+KEPT_GROUP = 32
+"""Numbers that share scales in the engine's forms for GGUF's types."""
+
+KEPT_BYTES = {"Q4_0": (16, 2), "Q4_1": (16, 4), "Q4_K": (16, 8)}
+"""Bytes of such a group and of its scales where the engine keeps four bits; all other quantized types become int8."""
+KEPT_AS_INT8 = (32, 4)
+
+ENDS = {"token_embd.weight": "embed_tokens", "output.weight": "lm_head"}
 
 NOT_PARAMETERS = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
 """Tensors that are computed, not learned."""
@@ -92,11 +104,33 @@ def facts_of_gguf(header: GGUFHeader, path: str) -> ModelFacts:
             file_bytes=sum(bytes_by_type.values()),
             stored_parameters=stored,
             gguf_type=max(bytes_by_type, key=lambda name: bytes_by_type[name]),
+            **_kept(tensors),
         ),
     )
     if abs(stored - facts.num_parameters) * 100 > facts.num_parameters:
         raise corrupt(f"{path}: its tensors hold {stored} parameters, its metadata describes {facts.num_parameters}")
     return facts
+
+
+def _kept(tensors: Sequence[GGUFTensor]) -> dict[str, Any]:
+    """What the quantized matrices are and take in the engine's own forms."""
+    matrices = [tensor for tensor in tensors if tensor.type_name not in PLAIN_TYPES]
+    ends = [tensor for tensor in matrices if tensor.name in ENDS]
+    layers = [tensor for tensor in matrices if tensor.name not in ENDS]
+    return {
+        "gguf_numbers": sum(tensor.num_elements for tensor in matrices),
+        "gguf_bytes": sum(_kept_bytes(tensor) for tensor in matrices),
+        "gguf_ends": tuple(ENDS[tensor.name] for tensor in ends),
+        "gguf_layer_numbers": sum(tensor.num_elements for tensor in layers),
+        "gguf_layer_int8": sum(tensor.num_elements for tensor in layers if tensor.type_name not in KEPT_BYTES),
+        "gguf_layer_int4_bytes": sum(_kept_bytes(tensor) for tensor in layers if tensor.type_name in KEPT_BYTES),
+        "gguf_int8_ends": tuple(ENDS[tensor.name] for tensor in ends if tensor.type_name not in KEPT_BYTES),
+    }
+
+
+def _kept_bytes(tensor: GGUFTensor) -> int:
+    numbers, scales = KEPT_BYTES.get(tensor.type_name, KEPT_AS_INT8)
+    return tensor.num_elements // KEPT_GROUP * (numbers + scales)
 
 
 def _config(header: GGUFHeader, architecture: str, path: str) -> ConfigReader:

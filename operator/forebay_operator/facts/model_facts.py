@@ -92,12 +92,29 @@ class Checkpoint:
     block: int = 0
     """Edge of a square block that shares a scale (block FP8)."""
     zero_points: bool = False
+    """Groups have a zero of their own; without it all zeros are in the middle."""
+    act_order: bool = False
+    """The columns of a group lie apart, so that their order is kept, too."""
     file_bytes: int = 0
     """Bytes of all tensors on disk; 0: not known."""
     stored_parameters: int = 0
     """Numbers in the files' unpacked tensors; 0: not known, or packed."""
     gguf_type: str = ""
     """The type that most bytes of a GGUF file have, such as Q4_1."""
+    gguf_numbers: int = 0
+    """Numbers in the quantized matrices of a GGUF file."""
+    gguf_bytes: int = 0
+    """What these take when the engine keeps them quantized."""
+    gguf_ends: tuple[str, ...] = ()
+    """Those of embed_tokens and lm_head that are among them."""
+    gguf_layer_numbers: int = 0
+    """Numbers of those that lie in layers."""
+    gguf_layer_int8: int = 0
+    """Of these, numbers that the engine keeps in eight bits, by 32."""
+    gguf_layer_int4_bytes: int = 0
+    """What the others take, which it keeps in four."""
+    gguf_int8_ends: tuple[str, ...] = ()
+    """Ends that it keeps in eight bits."""
     kv_cache_dtype: Literal["", "fp8", "int8"] = ""
     """A KV format that the checkpoint brings scales for."""
 
@@ -161,7 +178,10 @@ class ModelFacts:
         try:
             values["tensors"] = tuple(TensorGroup(**group) for group in data["tensors"])
             values["kv_layers"] = tuple(KVLayers(**layers) for layers in data["kv_layers"])
-            values["checkpoint"] = Checkpoint(**data["checkpoint"])
+            checkpoint = dict(data["checkpoint"])
+            for name in ("gguf_ends", "gguf_int8_ends"):
+                checkpoint[name] = tuple(checkpoint.get(name, ()))
+            values["checkpoint"] = Checkpoint(**checkpoint)
             return cls(**values)
         except (KeyError, TypeError) as error:
             raise bad_config(f"model facts: {error}") from None

@@ -18,6 +18,7 @@ class Scheme:
     group_size: int = 0
     block: int = 0
     zero_points: bool = False
+    act_order: bool = False
     kv_cache_dtype: Literal["", "fp8", "int8"] = ""
     ignored: tuple[str, ...] = ()
     """Module names, parts of them, `re:` patterns, or names with `*`."""
@@ -33,6 +34,7 @@ class Scheme:
             group_size=self.group_size,
             block=self.block,
             zero_points=self.zero_points,
+            act_order=self.act_order,
             kv_cache_dtype=self.kv_cache_dtype,
         )
 
@@ -120,7 +122,8 @@ def _gptq(config: ConfigReader) -> Scheme:
         format="gptq",
         bits=bits,
         group_size=config.size("group_size", 128, minimum=-1),
-        zero_points=True,
+        zero_points=not config.flag("sym", True),
+        act_order=config.flag("desc_act", False),
         ignored=_names(config, "modules_to_not_convert"),
         quantizes_head=config.flag("lm_head", False),
     )
@@ -189,7 +192,14 @@ def _compressed_weights(config: ConfigReader, name: str, group: Any) -> Scheme:
     if kind == "int" and bits == 8 and size <= 0:
         return Scheme(format="int8")
     if kind == "int" and bits in (4, 8):
-        return Scheme(format="int4", bits=bits, group_size=size or -1, zero_points=not weights.flag("symmetric", True))
+        order = weights.data.get("actorder")
+        return Scheme(
+            format="int8" if bits == 8 else "int4",
+            bits=bits,
+            group_size=size or -1,
+            zero_points=bits == 4 and not weights.flag("symmetric", True),
+            act_order=bits == 4 and order in (True, "group"),
+        )
     raise weights.error("num_bits", f"{bits} with type {kind!r} is not supported")
 
 

@@ -2,7 +2,7 @@
 
 from forebay_operator.facts.model_facts import ModelFacts
 from forebay_operator.planner.attempt import Attempt
-from forebay_operator.planner.formats import UNQUANTIZED
+from forebay_operator.planner.formats import UNQUANTIZED, checkpoint_name, is_quantized
 from forebay_operator.planner.kv_cache import SCALE_BYTES, kv_bytes_per_token
 from forebay_operator.planner.request import PlanRequest
 from forebay_operator.planner.result import Rejected
@@ -81,11 +81,12 @@ def _format_line(request: PlanRequest, attempt: Attempt) -> str:
     scheme = option.formats.scheme
     support = accelerator.support(scheme.support_name)
     if scheme.from_checkpoint:
-        text = f"weights: {scheme.format}, as the checkpoint has them"
+        text = f"weights: {checkpoint_name(request.facts.checkpoint)}, as the checkpoint has them"
     elif scheme.format in UNQUANTIZED:
         text = f"weights: {scheme.format}, {_origin(request.facts, scheme.format)}"
     else:
-        text = f"weights: {scheme.format}, converted while loading; other tensors {option.dtype_format}"
+        text = f"weights: {scheme.format}, converted while loading{_from(request.facts)}; other tensors "
+        text += f"{option.dtype_format}"
     if scheme.format not in UNQUANTIZED:
         text += f"; {support} on {accelerator.name}"
         if support == "dequantized":
@@ -98,9 +99,15 @@ def _format_line(request: PlanRequest, attempt: Attempt) -> str:
 def _origin(facts: ModelFacts, number_format: str) -> str:
     """Where unquantized weights come from."""
     checkpoint = facts.checkpoint
+    if is_quantized(checkpoint):
+        return f"dequantized from {checkpoint_name(checkpoint)} while loading"
     if checkpoint.container == "gguf":
-        return f"dequantized from {checkpoint.gguf_type} while loading"
+        return f"from {checkpoint.gguf_type}"
     return "as the checkpoint has them" if checkpoint.format == number_format else f"from {checkpoint.format}"
+
+
+def _from(facts: ModelFacts) -> str:
+    return f" from {checkpoint_name(facts.checkpoint)}" if is_quantized(facts.checkpoint) else ""
 
 
 def _special_kv_lines(facts: ModelFacts, attempt: Attempt) -> list[str]:

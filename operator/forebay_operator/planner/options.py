@@ -9,17 +9,23 @@ from forebay_operator.planner.formats import (
     NUMBER_BYTES,
     UNQUANTIZED,
     WeightScheme,
+    checkpoint_name,
+    checkpoint_precision,
     checkpoint_scheme,
+    is_quantized,
     load_time_scheme,
 )
 from forebay_operator.planner.request import PRECISION, PlanRequest
-from forebay_operator.planner.result import Rejected
+from forebay_operator.planner.result import EngineQuantization, Rejected
 from forebay_operator.planner.weights import split_problem, weight_bytes_per_rank
 
 LADDER: Final = ("bf16", "fp8", "int8", "int4")
 """Formats that `auto` goes down; float32 stands before them for a checkpoint that has it."""
 
-CHECKPOINT_PRECISION: Final = {"gptq": 0, "awq": 0, "mxfp4": 0, "nvfp4": 0, "fp8-block": 2}
+
+KEPT_ON_CPUS: Final = ("int8", "int4")
+COMPILED_ARCHITECTURES: Final = ("llama", "mistral", "qwen2", "qwen3")
+"""Those that the engine's compiled step for CPUs knows, as long as no layer has a window."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +38,11 @@ class Formats:
     """Arithmetic, and every tensor that is not quantized."""
 
     @property
-    def is_quantized_while_loading(self) -> bool:
-        """The engine converts the weights itself."""
-        return self.scheme.format not in UNQUANTIZED and not self.scheme.from_checkpoint
+    def engine_quantization(self) -> EngineQuantization:
+        """The engine's `--quantization`: what it converts to, `none` for plain numbers, `auto` to keep the files'."""
+        if self.scheme.from_checkpoint:
+            return "auto"
+        return "none" if self.scheme.format in UNQUANTIZED else self.scheme.format  # type: ignore[return-value]
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,9 +115,14 @@ def allowed_formats(request: PlanRequest) -> tuple[list[Formats], list[Rejected]
 
 def _weight_schemes(request: PlanRequest) -> tuple[list[WeightScheme], list[Rejected], Impossible | None]:
     """Formats of weights that may be tried."""
-    if request.facts.checkpoint.format not in UNQUANTIZED:
-        scheme = checkpoint_scheme(request.facts.checkpoint)
-        return [scheme], [], _checkpoint_problem(request, scheme)
+    checkpoint = request.facts.checkpoint
+    if is_quantized(checkpoint):
+        if request.floor and checkpoint_precision(checkpoint) < PRECISION[request.floor]:
+            problem = f"the checkpoint is {checkpoint_name(checkpoint)}, below the floor {request.floor}"
+            return [], [], Impossible("BelowFloor", problem)
+        scheme = checkpoint_scheme(checkpoint)
+        if _is_kept(request, scheme):
+            return [scheme], [], _checkpoint_problem(request, scheme)
     floor = PRECISION[request.floor] if request.floor else 0
     if request.weights != "auto":
         number_format = _on_hardware(request, request.weights)
@@ -123,7 +136,7 @@ def _weight_schemes(request: PlanRequest) -> tuple[list[WeightScheme], list[Reje
                     "QuantizationNotSupported", _unsupported(request, f"weights: {request.weights}", number_format)
                 ),
             )
-        return [load_time_scheme(number_format)], [], None
+        return [load_time_scheme(number_format, checkpoint)], [], None
     schemes, rejected = [], []
     for rung in _ladder(request):
         number_format = _on_hardware(request, rung)
@@ -138,7 +151,7 @@ def _weight_schemes(request: PlanRequest) -> tuple[list[WeightScheme], list[Reje
             )
             rejected.append(Rejected("fp8 weights", reason))
         else:
-            schemes.append(load_time_scheme(number_format))
+            schemes.append(load_time_scheme(number_format, checkpoint))
     if not schemes:
         wanted = ", ".join(request.allowed) + (f" with floor {request.floor}" if request.floor else "")
         return (
@@ -174,13 +187,25 @@ def _on_hardware(request: PlanRequest, number_format: str) -> str:
     return sixteen_bit_format(request)
 
 
+def _is_kept(request: PlanRequest, scheme: WeightScheme) -> bool:
+    """Whether a quantized checkpoint is served as it is: what the engine does not keep it converts while loading.
+
+    On CPUs it keeps what its compiled step multiplies, for models that this step knows; elsewhere every format. Of GGUF
+    files and on CPUs it can make any other format, when one is asked for.
+    """
+    is_cpu = request.accelerator.device == "cpu"
+    if (is_cpu or scheme.format == "gguf") and request.weights not in ("auto", scheme.format):
+        return False
+    return not is_cpu or (scheme.support_name in KEPT_ON_CPUS and _is_compiled(request.facts))
+
+
+def _is_compiled(facts: ModelFacts) -> bool:
+    full = all(kind.kind == "full" for kind in facts.kv_layers)
+    return facts.architecture in COMPILED_ARCHITECTURES and full and facts.hidden_size % 16 == facts.head_dim % 16 == 0
+
+
 def _checkpoint_problem(request: PlanRequest, scheme: WeightScheme) -> Impossible | None:
     """Why a checkpoint that is already quantized cannot be served as wished."""
-    precision = CHECKPOINT_PRECISION.get(scheme.format, PRECISION.get(scheme.format, 0))
-    if scheme.bits == 8:
-        precision = max(precision, PRECISION["int8"])
-    if request.floor and precision < PRECISION[request.floor]:
-        return Impossible("BelowFloor", f"the checkpoint is {scheme.format}, below the floor {request.floor}")
     if request.weights not in ("auto", scheme.format, scheme.support_name):
         return Impossible(
             "QuantizationNotSupported",

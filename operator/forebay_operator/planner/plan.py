@@ -3,7 +3,7 @@
 from forebay_operator.planner.attempt import Attempt
 from forebay_operator.planner.estimate import estimate
 from forebay_operator.planner.explain import budget_line, explanation, kv_arithmetic, rejections
-from forebay_operator.planner.formats import DTYPES, UNQUANTIZED
+from forebay_operator.planner.formats import DTYPES, UNQUANTIZED, checkpoint_name
 from forebay_operator.planner.kv_cache import kv_bytes_per_token
 from forebay_operator.planner.request import PlanRequest
 from forebay_operator.planner.result import Plan, Refusal
@@ -36,9 +36,9 @@ def _plan(request: PlanRequest, chosen: Attempt, found: Search) -> Plan:
     return Plan(
         tensor_parallel_size=option.tensor,
         pipeline_parallel_size=option.pipeline,
-        weights=scheme.format,
+        weights=checkpoint_name(request.facts.checkpoint) if scheme.format == "gguf" else scheme.format,
         dtype=DTYPES[option.dtype_format],
-        quantization=scheme.format if option.formats.is_quantized_while_loading else "none",  # type: ignore[arg-type]
+        quantization=option.formats.engine_quantization,
         weight_bytes_per_gpu=option.weight_bytes,
         kv_cache_dtype=option.kv_format,
         engine_kv_cache_dtype=DTYPES.get(option.kv_format, option.kv_format),

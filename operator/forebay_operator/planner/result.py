@@ -10,6 +10,11 @@ MAX_LINES = 32
 MAX_LINE_CHARS = 512
 
 
+EngineQuantization = Literal["auto", "none", "fp8", "int8", "int4"]
+"""What the engine does with weights while loading: keep a quantized checkpoint's format, convert to plain numbers, or
+quantize."""
+
+
 @dataclass(frozen=True, slots=True)
 class Rejected:
     """An alternative and why it lost."""
@@ -119,8 +124,8 @@ class Plan:
     """Format of the linear layers: float32, bf16, fp16, fp8, int8, int4, or the checkpoint's own (gptq, awq, ...)."""
     dtype: Dtype
     """The engine's `--dtype`: arithmetic, and every tensor that is not quantized."""
-    quantization: Literal["none", "fp8", "int8", "int4"]
-    """The engine's `--quantization`: what it converts while loading; none also for checkpoints that are quantized."""
+    quantization: EngineQuantization
+    """The engine's `--quantization`."""
     weight_bytes_per_gpu: int
     kv_cache_dtype: str
     """Format of the cache, as `weights` writes formats."""

@@ -1,10 +1,10 @@
 """Weights of one rank: how tensor and pipeline parallelism cut each matrix, and the bytes that are left."""
 
 from forebay_operator.facts.model_facts import ModelFacts, TensorGroup
-from forebay_operator.planner.formats import WeightScheme
+from forebay_operator.planner.formats import EMBEDDING, HEAD, WeightScheme
 
-FIRST_STAGE = ("embed_tokens",)
-LAST_STAGE = ("norm", "lm_head")
+FIRST_STAGE = (EMBEDDING,)
+LAST_STAGE = ("norm", HEAD)
 
 
 def local_shape(group: TensorGroup, tensor: int, num_kv_heads: int) -> tuple[int, int]:
@@ -39,7 +39,8 @@ def weight_bytes_per_rank(facts: ModelFacts, scheme: WeightScheme, plain_bytes: 
     in_layers = first = last = 0
     for group in facts.tensors:
         rows, cols = local_shape(group, tensor, facts.num_kv_heads)
-        one = scheme.matrix_bytes(rows, cols) if group.quantizable else rows * cols * plain_bytes
+        held = _held(facts, group, scheme)
+        one = rows * cols * plain_bytes if held is None else held.matrix_bytes(rows, cols)
         if group.layers:
             in_layers += -(-group.layers // pipeline) * group.copies * one
         elif group.name in FIRST_STAGE:
@@ -48,6 +49,13 @@ def weight_bytes_per_rank(facts: ModelFacts, scheme: WeightScheme, plain_bytes: 
         else:
             last += one
     return in_layers + (first + last if pipeline == 1 else max(first, last))
+
+
+def _held(facts: ModelFacts, group: TensorGroup, scheme: WeightScheme) -> WeightScheme | None:
+    """The scheme of one matrix; None: plain numbers."""
+    if group.name in (EMBEDDING, HEAD) and not group.quantizable:
+        return scheme.of_end(group.name, tied=facts.tied_embeddings)
+    return scheme if group.quantizable else None
 
 
 def split_problem(facts: ModelFacts, scheme: WeightScheme, tensor: int) -> str | None:

@@ -29,8 +29,9 @@ def compressed(weights: dict[str, Any], **more: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("quantization", "expected"),
     [
-        ({"quant_method": "gptq", "bits": 4, "group_size": 128}, ("gptq", 4, 128, 0, True)),
-        ({"quant_method": "gptq", "bits": 8, "group_size": -1}, ("gptq", 8, -1, 0, True)),
+        ({"quant_method": "gptq", "bits": 4, "group_size": 128}, ("gptq", 4, 128, 0, False)),
+        ({"quant_method": "gptq", "bits": 4, "sym": False, "desc_act": True}, ("gptq", 4, 128, 0, True)),
+        ({"quant_method": "gptq", "bits": 8, "group_size": -1}, ("gptq", 8, -1, 0, False)),
         ({"quant_method": "awq", "bits": 4, "group_size": 64, "zero_point": True}, ("awq", 4, 64, 0, True)),
         ({"quant_method": "awq", "w_bit": 4, "q_group_size": 32, "zero_point": False}, ("awq", 4, 32, 0, False)),
         ({"quant_method": "fp8", "activation_scheme": "dynamic"}, ("fp8", 0, 0, 0, False)),
@@ -39,6 +40,7 @@ def compressed(weights: dict[str, Any], **more: Any) -> dict[str, Any]:
         (compressed({"type": "float", "num_bits": 8, "strategy": "channel"}), ("fp8", 0, 0, 0, False)),
         (compressed({"type": "float", "num_bits": 8, "block_structure": [128, 128]}), ("fp8-block", 0, 0, 128, False)),
         (compressed({"type": "int", "num_bits": 8, "strategy": "channel"}), ("int8", 0, 0, 0, False)),
+        (compressed({"type": "int", "num_bits": 8, "group_size": 64}), ("int8", 8, 64, 0, False)),
         (compressed({"type": "int", "num_bits": 4, "group_size": 128}), ("int4", 4, 128, 0, False)),
         (compressed({"type": "int", "num_bits": 4, "group_size": 64, "symmetric": False}), ("int4", 4, 64, 0, True)),
         (compressed({"type": "float", "num_bits": 4, "group_size": 16}), ("nvfp4", 4, 16, 0, False)),

@@ -54,7 +54,7 @@ def test_native_fp8_begins_with_ada_and_hopper() -> None:
 
 def test_the_cpu_offers_only_what_the_engine_serves_there() -> None:
     cpu = accelerators()["cpu"]
-    assert (cpu.native, cpu.dequantized, cpu.gpus_per_node) == (("bf16", "float32"), (), 1)
+    assert (cpu.native, cpu.dequantized, cpu.gpus_per_node) == (("bf16", "float32", "int8"), ("int4",), 1)
 
 
 @pytest.mark.parametrize(

@@ -78,7 +78,7 @@ def test_a_quantized_checkpoint_below_the_floor_is_refused() -> None:
 def test_a_quantized_checkpoint_keeps_its_format() -> None:
     config = {**_llama_8b_config(), "quantization_config": {"quant_method": "awq", "bits": 4, "group_size": 128}}
     plan = planned(question(facts_of_config(config, "config.json"), "l4-24gb"))
-    assert (plan.weights, plan.quantization, plan.dtype) == ("awq", "none", "bfloat16")
+    assert (plan.weights, plan.quantization, plan.dtype) == ("awq", "auto", "bfloat16")
     assert plan.weight_bytes_per_gpu < 6_000_000_000
     refusal = refused(question(facts_of_config(config, "config.json"), "h100-80gb", weights="fp8"))
     assert "already awq" in refusal.message

@@ -82,6 +82,11 @@ def test_a_local_gguf_is_planned_for_the_cpu(capsys: pytest.CaptureFixture[str])
     wish = ["--model", model, "--accelerator", "cpu", "--memory", "3Gi", "--concurrent-sequences", "8"]
     assert main([*wish, "--max-model-len", "2048", "-o", "json"]) == 0
     plan = json.loads(capsys.readouterr().out)
+    assert (plan["weights"], plan["quantization"]) == ("Q4_1", "auto")
+    assert plan["weightBytesPerGPU"] < 134_515_008
+    assert any("weights: Q4_1, as the checkpoint has them" in line for line in plan["explanation"])
+    assert main([*wish, "--max-model-len", "2048", "--quantization", "bf16", "-o", "json"]) == 0
+    plan = json.loads(capsys.readouterr().out)
     assert plan["weightBytesPerGPU"] == 134_515_008 * 2
     assert any("bf16, dequantized from Q4_1" in line for line in plan["explanation"])
 
