@@ -1,4 +1,4 @@
-"""`forebay bench serve`: dispatch: each part imports only what it needs."""
+"""`forebay bench serve|engine`: dispatch; each half imports only what it needs (the first one no torch)."""
 
 import importlib
 import sys
@@ -15,12 +15,13 @@ _HALVES = {
         "the engine in this process: prefill, decode, memory, scheduling",
     ),
 }
-_USAGE = """usage: forebay bench serve [options]
+_USAGE = """usage: forebay bench serve|engine [options]
 
 {rows}
 
 examples:
   forebay bench serve --base-url http://localhost:8000/v1 --concurrency 8 --num-requests 100
+  forebay bench engine --model ./SmolLM2-135M-Instruct --quantization int8
   forebay bench serve --help
 """
 
