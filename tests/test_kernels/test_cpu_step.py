@@ -9,7 +9,7 @@ import torch
 from forebay_kernels.cpu.llama_step import LlamaLayerWeights, LlamaSizes, LlamaStep, LlamaWeights, StepBatch
 from forebay_kernels.cpu.packing import AnyWeight, pack
 from forebay_kernels.int4_weights import Int4Weight, pack_int4
-from forebay_kernels.int8_weights import quantize_int8
+from forebay_kernels.int8_weights import Int8Weight, quantize_int8
 from forebay_kernels.reference.attention import attend
 from forebay_kernels.reference.cpu import quantized_linear
 from forebay_kernels.reference.norms import rms_norm
@@ -37,6 +37,7 @@ class Shape:
     block_size: int = 16
     has_bias: bool = False
     has_head_norms: bool = False
+    head_group: int | None = None
     has_table: bool = False
     """An embedding of its own, not the rows of the head."""
 
@@ -47,7 +48,7 @@ SHAPES = (
     Shape(heads=6, kv_heads=1, head_dim=80, hidden=144, intermediate=100, has_bias=True),
     Shape(heads=2, kv_heads=2, head_dim=256, has_head_norms=True, has_table=True),
     Shape(heads=8, kv_heads=1, head_dim=96, block_size=4),
-    Shape(kind="int4", has_table=True, cache=torch.bfloat16),
+    Shape(kind="int4", head_group=32, cache=torch.bfloat16),
     Shape(kind="groups", has_table=True, block_size=32),
     Shape(kind="bf16", has_table=True),
     Shape(cache=torch.bfloat16),
@@ -72,7 +73,9 @@ class Model:
         self.biases = [[self._bias(rows) for rows, _ in sizes] for _ in range(2)]
         self.norms = [[1 + 0.1 * self._random(shape.hidden) for _ in range(2)] for _ in range(2)]
         self.head_norms = [1 + 0.1 * self._random(shape.head_dim) for _ in range(2)] if shape.has_head_norms else None
-        self.head = quantize_int8(self._random(shape.vocab, shape.hidden))
+        self.head = quantize_int8(self._random(shape.vocab, shape.hidden), shape.head_group)
+        if shape.head_group:  # scales that float16 can hold, as it does in the packed head
+            self.head = Int8Weight(self.head.values, self.head.scales.half().float())
         table = self._random(shape.vocab, shape.hidden).bfloat16()
         self.table = table.float() if shape.has_table else self.head.dequantize()
         angles = torch.outer(torch.arange(400.0), 0.5 ** torch.arange(shape.head_dim // 2))

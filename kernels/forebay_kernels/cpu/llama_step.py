@@ -46,7 +46,7 @@ class LlamaWeights:
     final_norm: torch.Tensor
     head: PackedWeight
     embedding: torch.Tensor | None
-    """[vocab_size, hidden_size], bfloat16, contiguous; None: the rows of a head in eight bits by channel."""
+    """[vocab_size, hidden_size], bfloat16, contiguous; None: the rows of a head in eight bits."""
 
     @property
     def num_bytes(self) -> int:
@@ -267,5 +267,5 @@ def _check(
         or not rotary_cos_sin.is_contiguous()
     ):
         raise ValueError(f"rotary_cos_sin: expected [positions, {sizes.head_dim}] of float32")
-    if weights.embedding is None and weights.head.kind != WeightKind.INT8_CHANNELS:
-        raise ValueError("embedding: only a head in eight bits by channel can be read instead")
+    if weights.embedding is None and weights.head.kind not in (WeightKind.INT8_CHANNELS, WeightKind.INT8_GROUPS):
+        raise ValueError("embedding: only a head in eight bits can be read instead")

@@ -96,7 +96,7 @@ def take_weights(model: CausalLM) -> LlamaWeights:
     layers = [_take_layer(layer, arena) for layer in _layers(model)]
     table = model.embed_tokens.weights[0]
     head = _take(model.embed_tokens if model.lm_head is None else model.lm_head, arena)
-    is_read_from_head = model.lm_head is None and head.kind == WeightKind.INT8_CHANNELS
+    is_read_from_head = model.lm_head is None and head.kind in (WeightKind.INT8_CHANNELS, WeightKind.INT8_GROUPS)
     embedding = None if is_read_from_head else arena.copy(dequantize(table).bfloat16())
     model.embed_tokens.weights = []
     weights = LlamaWeights(layers, _norm(model.norm), head, embedding)

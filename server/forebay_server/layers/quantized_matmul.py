@@ -1,22 +1,19 @@
 """x · weightᵀ for every form of weight: the kernels where they apply, else plain torch, slow but right.
 
-With a quantized input a token's numbers are rounded in groups of 64 on CPUs (each group its own scale, so that one
-large number spoils few others) and in one group on GPUs, whose tensor cores cannot stop in the middle of a row.
+With a quantized input a token's numbers are rounded in groups of 64 or 32 on CPUs (each group its own scale, so that
+one large number spoils few others) and in one group on GPUs, whose tensor cores cannot stop in the middle of a row.
 """
 
 import torch
-from torch.nn.functional import pad
 
 from forebay_kernels import fp8_matmul, quantize_per_token, w4a16_matmul, w8a8_matmul, w8a16_matmul
 from forebay_kernels.fp8_weights import Fp8Weight
 from forebay_kernels.int4_weights import Int4Weight
 from forebay_kernels.int8_weights import Int8Weight
+from forebay_kernels.reference.cpu import INPUT_GROUP, input_group, round_input
 from forebay_kernels.reference.matmul import SCALE_BLOCK
 from forebay_server.layers.invariant import linear
 from forebay_server.layers.weight_forms import LinearWeight, QuantizedWeight
-
-INPUT_GROUP = 64
-"""Elements of a token that are quantized together on CPUs."""
 
 
 def multiply(
@@ -42,7 +39,8 @@ def multiply(
 
 def _on_cpu(x: torch.Tensor, weight: QuantizedWeight, bias: torch.Tensor | None, quantizes_input: bool) -> torch.Tensor:
     """What the compiled CPU step computes, in float32: the result differs from its own only by the order of sums."""
-    rounded = round_input(x) if quantizes_input else x.float()
+    group = INPUT_GROUP if isinstance(weight, Fp8Weight) else input_group(weight)
+    rounded = round_input(x, group) if quantizes_input else x.float()
     if isinstance(weight, Int8Weight) and weight.scales.shape[1] == 1:
         output = linear(rounded, weight.values.float()) * weight.scales[:, 0]
     else:
@@ -50,15 +48,6 @@ def _on_cpu(x: torch.Tensor, weight: QuantizedWeight, bias: torch.Tensor | None,
     if bias is not None:
         output = output + bias.float()
     return output.to(x.dtype)
-
-
-def round_input(x: torch.Tensor) -> torch.Tensor:
-    """Quantize each 64 elements of each row to int8 and back: [num_tokens, in_features], float32."""
-    num_tokens, in_features = x.shape
-    padded = pad(x.float(), (0, -in_features % INPUT_GROUP))
-    values, scales = quantize_per_token(padded, torch.int8, INPUT_GROUP)
-    rounded = values.view(num_tokens, -1, INPUT_GROUP).float() * scales.unsqueeze(2)
-    return rounded.flatten(1)[:, :in_features]
 
 
 def _on_gpu(x: torch.Tensor, weight: QuantizedWeight, bias: torch.Tensor | None, quantizes_input: bool) -> torch.Tensor:

@@ -14,8 +14,14 @@ void Step::embed(int row) {
     }
     // A row of the head: four numbers of each output lie together.
     const uint8_t* panel = model_.head.data + (token / PANEL) * panel_bytes(model_.head) + token % PANEL * 4;
-    const float scale = model_.head.channel_scales[token];
-    for (int i = 0; i < size; i++) out[i] = (float)(panel[i / 4 * 4 * PANEL + i % 4] - 128) * scale;
+    const int group = model_.head.kind == INT8_CHANNELS ? size : model_.head.group;
+    const uint16_t* scales = model_.head.scales + (int64_t)(token / PANEL) * num_groups(model_.head) * PANEL + token % PANEL;
+    for (int from = 0; from < size; from += group) {
+        const bool is_by_channel = model_.head.kind == INT8_CHANNELS;
+        const float scale = is_by_channel ? model_.head.channel_scales[token] : _cvtsh_ss(scales[from / group * PANEL]);
+        for (int i = from; i < from + group && i < size; i++)
+            out[i] = (float)(panel[i / 4 * 4 * PANEL + i % 4] - 128) * scale;
+    }
 }
 
 // The normed and quantized rows of the residual stream; `rows` picks some, null: all.
