@@ -13,8 +13,12 @@ def built_images() -> dict[str, str]:
     return dict(json.loads((STATE / "images.json").read_text()))
 
 
-def install_operator() -> None:
-    """`helm upgrade --install` the chart with our own images, and wait until the operator is available."""
+def install_operator(*settings: str) -> None:
+    """`helm upgrade --install` the chart with our own images, and wait until the operator is available.
+
+    Args:
+        settings: further values, as `--set` takes them.
+    """
     images = built_images()
     operator_repository, _, operator_tag = images["operator"].rpartition(":")
     run(
@@ -28,6 +32,7 @@ def install_operator() -> None:
         "--create-namespace",
         "--set",
         f"image.repository={operator_repository},image.tag={operator_tag},engine.image={images['server']}",
+        *(option for setting in settings for option in ("--set", setting)),
         "--wait",
         "--timeout",
         "5m",

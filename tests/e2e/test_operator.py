@@ -23,6 +23,8 @@ REFUSED: list[tuple[str, dict[str, Any], str, str]] = [
     ("ok", {"accelerator": {"profile": "l4-24gb", "memory": "8Gi"}}, "spec.accelerator.memory", "only with the pro"),
     ("ok", {"parallelism": {"tensor": 3}}, "spec.parallelism.tensor", "power of two"),
     ("ok", {"parallelism": {"tensor": "four"}}, "spec.parallelism.tensor", ""),
+    ("ok", {"parallelism": {"pipeline": 17}}, "spec.parallelism.pipeline", "from 1 to 16"),
+    ("ok", {"quantization": {"weights": "int8", "floor": "fp8"}}, "spec.quantization.weights", "not be below floor"),
     ("ok", {"quantization": {"weights": "fp7"}}, "spec.quantization.weights", "Unsupported value"),
     ("ok", {"kvBudget": {}}, "spec.kvBudget", "exactly one of"),
     ("ok", {"kvBudget": {"tokens": 4096, "memory": "2Gi"}}, "spec.kvBudget", "exactly one of"),
@@ -51,7 +53,7 @@ def dry_run(name: str, spec: dict[str, Any]) -> str:
         "apiVersion": "serving.forebay.dev/v1alpha1",
         "kind": "InferenceService",
         "metadata": {"name": name},
-        "spec": {**GOOD, **spec},
+        "spec": {key: value for key, value in {**GOOD, **spec}.items() if value is not None},
     }
     return kubectl("apply", "--dry-run=server", "-n", "default", "-o", "json", "-f", "-", stdin=json.dumps(manifest))
 
@@ -60,7 +62,17 @@ def test_the_smallest_service_is_accepted_and_gets_one_replica() -> None:
     assert json.loads(dry_run("ok", {}))["spec"]["replicas"] == 1
 
 
-@pytest.mark.parametrize("spec", [{"parallelism": {"tensor": 8}}, {"podTemplate": {"cpu": 2}}, {"replicas": 0}])
+NUMBERS_AND_WORDS: list[dict[str, Any]] = [
+    {"parallelism": {"tensor": 8, "pipeline": 3}},
+    {"parallelism": {"tensor": "auto", "pipeline": "auto"}},
+    {"podTemplate": {"cpu": 2}},
+    {"replicas": 0},
+    {"accelerator": None},
+    {"quantization": {"weights": "fp16", "floor": "bf16"}},
+]
+
+
+@pytest.mark.parametrize("spec", NUMBERS_AND_WORDS)
 def test_numbers_and_words_are_both_taken_where_both_make_sense(spec: dict[str, Any]) -> None:
     assert dry_run("ok", spec)
 
