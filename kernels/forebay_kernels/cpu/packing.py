@@ -87,8 +87,8 @@ def pack(
     channel_scales = scales = mins = None
     group = PANEL
     if isinstance(weight, Int8Weight):
-        numbers = _take(weight.values, rows, num_inputs).view(torch.uint8) ^ 128
-        kind, data = WeightKind.INT8_CHANNELS, _interleave(numbers, 4)
+        kind, data = WeightKind.INT8_CHANNELS, arena.copy(_interleave(_take(weight.values, rows, num_inputs), 4))
+        data.view(torch.uint8).bitwise_xor_(128)  # number + 128
         if weight.scales.shape[1] == 1:
             channel_scales = arena.copy(_take(weight.scales.float(), rows, 1).flatten())
         else:
@@ -97,8 +97,8 @@ def pack(
     elif isinstance(weight, Int4Weight):
         kind, group = WeightKind.INT4_GROUPS, min(PANEL, weight.group_size)
         numbers = _take(unpack_int4(weight.packed, weight.group_size), rows, num_inputs)
-        eights = _interleave(numbers, 8).view(-1, PANEL, 2, 4)
-        data = eights[:, :, 0] | eights[:, :, 1] << 4
+        low, high = _interleave(numbers, 8).contiguous().view(torch.uint8).view(-1, 2, 4).unbind(1)
+        data = arena.copy(low | high << 4)
         scales = arena.copy(_group_panels(weight.scales, rows, num_inputs // group))
         if weight.mins is not None:
             mins = arena.copy(_group_panels(weight.mins, rows, num_inputs // group))
@@ -106,14 +106,14 @@ def pack(
             shifts = -weight.zeros.float() * weight.scales.float()
             mins = arena.copy(_group_panels(shifts, rows, num_inputs // group))
     else:
-        kind, data = WeightKind.BF16, _interleave(_take(weight.bfloat16(), rows, num_inputs), 2)
+        kind, data = WeightKind.BF16, arena.copy(_interleave(_take(weight.bfloat16(), rows, num_inputs), 2))
     return PackedWeight(
         kind=kind,
         group=group,
         num_outputs=len(rows),
         num_inputs=num_inputs,
         in_features=in_features,
-        data=arena.copy(data.contiguous().view(torch.uint8).flatten()),
+        data=data.view(torch.uint8).flatten(),
         channel_scales=channel_scales,
         scales=scales,
         mins=mins,
@@ -164,13 +164,18 @@ def _panel_rows(out_features: int, num_parts: int) -> torch.Tensor:
 
 def _take(matrix: torch.Tensor, rows: torch.Tensor, num_columns: int) -> torch.Tensor:
     """Rows of [out_features, columns], padded with zeros to [len(rows), num_columns]."""
-    padded = torch.nn.functional.pad(matrix, (0, num_columns - matrix.shape[1], 0, 1))
-    return padded.index_select(0, rows)
+    out_features, columns = matrix.shape
+    if num_columns > columns or int(rows.max()) == out_features:
+        matrix = torch.nn.functional.pad(matrix, (0, num_columns - columns, 0, 1))
+    elif torch.equal(rows, torch.arange(out_features)):
+        return matrix.contiguous()
+    return matrix.index_select(0, rows)
 
 
 def _interleave(numbers: torch.Tensor, at_once: int) -> torch.Tensor:
-    """[num_outputs, num_inputs] -> [panels, num_inputs / at_once, PANEL, at_once]."""
-    return numbers.view(-1, PANEL, numbers.shape[1] // at_once, at_once).transpose(1, 2).contiguous()
+    """[num_outputs, num_inputs] -> [panels, num_inputs / at_once, PANEL], whole numbers of at_once inputs each."""
+    word = {4: torch.int32, 8: torch.int64}[at_once * numbers.element_size()]
+    return numbers.view(word).view(-1, PANEL, numbers.shape[1] // at_once).transpose(1, 2)
 
 
 def _group_panels(values: torch.Tensor, rows: torch.Tensor, num_groups: int) -> torch.Tensor:

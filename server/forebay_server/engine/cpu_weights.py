@@ -17,6 +17,7 @@ from forebay_server.layers.norm import RMSNorm
 from forebay_server.layers.self_attention import SelfAttention
 from forebay_server.layers.weight_forms import LinearWeight, concatenate, dequantize
 from forebay_server.models.decoder import CausalLM, DecoderLayer
+from forebay_server.weights.loader import give_memory_back
 
 
 def why_not(model: CausalLM, max_model_len: int) -> str | None:
@@ -101,6 +102,7 @@ def take_weights(model: CausalLM) -> LlamaWeights:
     model.embed_tokens.weights = []
     weights = LlamaWeights(layers, _norm(model.norm), head, embedding)
     gc.collect()
+    give_memory_back()
     return weights
 
 
