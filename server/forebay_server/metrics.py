@@ -34,6 +34,12 @@ _REQUEST_BUCKETS = (
     *(120.0, 240.0, 480.0, 960.0, 1920.0, 7680.0),
 )
 _TOKEN_COUNT_BUCKETS = tuple(float(step * 10**power) for power in range(6) for step in (1, 2, 5))
+_STEP_TOKEN_BUCKETS = (1.0, *(float(8 << power) for power in range(12)))
+OLD_NAMES = {
+    "inter_token_latency_seconds": "time_per_output_token_seconds",
+    "kv_cache_usage_perc": "gpu_cache_usage_perc",
+}
+"""What older dashboards call some of the `vllm:` metrics."""
 FINISH_REASONS = ("stop", "length", "abort", "error")
 
 
@@ -71,6 +77,12 @@ HISTOGRAMS = _laid_out(
         Histogram("request_queue_time_seconds", "From arrival to the first step.", _REQUEST_BUCKETS),
         Histogram("request_prefill_time_seconds", "From the first step to the first token.", _REQUEST_BUCKETS),
         Histogram("request_decode_time_seconds", "From the first token to the last.", _REQUEST_BUCKETS),
+        Histogram("request_inference_time_seconds", "From the first step to the last token.", _REQUEST_BUCKETS),
+        Histogram(
+            "request_time_per_output_token_seconds", "Mean time between the tokens of a choice.", _TOKEN_GAP_BUCKETS
+        ),
+        Histogram("request_max_num_generation_tokens", "Tokens of a request's longest choice.", _TOKEN_COUNT_BUCKETS),
+        Histogram("iteration_tokens_total", "Tokens computed in a step.", _STEP_TOKEN_BUCKETS),
         Histogram("request_prompt_tokens", "Prompt tokens of a choice.", _TOKEN_COUNT_BUCKETS),
         Histogram("request_generation_tokens", "Generated tokens of a choice.", _TOKEN_COUNT_BUCKETS),
         Histogram("request_params_max_tokens", "Tokens that a choice may have.", _TOKEN_COUNT_BUCKETS),
@@ -79,17 +91,32 @@ HISTOGRAMS = _laid_out(
 )
 
 
+def observe(state: SharedState, name: str, value: float) -> None:
+    """Count one value of a histogram; only one process may, for each histogram."""
+    histogram = HISTOGRAMS[name]
+    slots = state.histogram_slots
+    slots[histogram.first_slot + bisect_left(histogram.buckets, value)] += 1
+    slots[histogram.first_slot + histogram.num_slots - 1] += value
+
+
 class RequestMetrics:
     """What the API process counts; a call costs about a microsecond."""
 
     def __init__(self, state: SharedState) -> None:
+        self._state = state
         self._slots = state.histogram_slots
 
     def observe(self, name: str, value: float) -> None:
         """Count one value of a histogram."""
-        histogram = HISTOGRAMS[name]
-        self._slots[histogram.first_slot + bisect_left(histogram.buckets, value)] += 1
-        self._slots[histogram.first_slot + histogram.num_slots - 1] += value
+        observe(self._state, name, value)
+
+    def count_prompt_tokens(self, num_tokens: int) -> None:
+        """Count the prompts of a request that is served, as its `usage` does."""
+        self._state.add("num_prompt_tokens", num_tokens)
+
+    def count_generated_tokens(self, num_tokens: int) -> None:
+        """Count tokens that a client gets, as its `usage` does."""
+        self._state.add("num_generation_tokens", num_tokens)
 
     def count_finished(self, finish_reason: str) -> None:
         """Count one finished choice."""
@@ -128,21 +155,28 @@ class _StateCollector(Collector):
         ):
             yield from _counters(now, slots, prefix, labels)
             for histogram in HISTOGRAMS.values():
-                yield _histogram(histogram, slots, prefix, labels)
+                yield _histogram(histogram, slots, prefix + histogram.name, labels)
+                if prefix == "vllm:" and histogram.name in OLD_NAMES:
+                    yield _histogram(histogram, slots, prefix + OLD_NAMES[histogram.name], labels)
 
 
 def _gauges(now: StateSnapshot, model_name: str) -> Iterator[Metric]:
     usage = now.kv_used_blocks / now.kv_total_blocks if now.kv_total_blocks else 0.0
+    used_slots = now.kv_used_blocks * now.block_size
+    waste = now.kv_unused_slots / used_slots if used_slots else 0.0
     ours, theirs = {"model_name": model_name}, {"model_name": model_name, "engine": "0"}
     for name, alias, help_text, value in (
         ("num_requests_running", "num_requests_running", "Requests in the engine's steps.", now.num_running),
         ("num_requests_waiting", "num_requests_waiting", "Requests that wait for a place.", num_waiting(now)),
         ("kv_cache_usage_ratio", "kv_cache_usage_perc", "Share of KV blocks in use, 0 to 1.", usage),
+        ("kv_cache_waste_ratio", None, "Share of the slots in use that hold no token, 0 to 1.", waste),
         ("kv_cache_capacity_tokens", None, "Tokens that the KV cache has room for.", now.kv_cache_tokens),
     ):
         yield _gauge(f"forebay_{name}", help_text, ours, value)
         if alias is not None:
             yield _gauge(f"vllm:{alias}", help_text, theirs, value)
+            if alias in OLD_NAMES:
+                yield _gauge(f"vllm:{OLD_NAMES[alias]}", help_text, theirs, value)
     yield from _memory_gauges(now, ours)
     blocks = {"block_size": str(int(now.block_size)), "num_gpu_blocks": str(int(now.num_blocks))}
     yield _gauge("vllm:cache_config_info", "Shape of the KV cache.", {**theirs, **blocks}, 1.0)
@@ -176,6 +210,7 @@ def _counters(now: StateSnapshot, slots: Sequence[float], prefix: str, labels: d
         ("prompt_tokens", "Prompt tokens, cached ones included.", now.num_prompt_tokens),
         ("generation_tokens", "Generated tokens.", now.num_generation_tokens),
         ("prefix_cache_queries", "Prompt tokens looked up in the prefix cache.", now.prefix_cache_queries),
+        ("prompt_tokens_cached", "Prompt tokens that were not computed again.", now.prefix_cache_hits),
         ("prefix_cache_hits", "Prompt tokens found in the prefix cache.", now.prefix_cache_hits),
         ("num_preemptions", "Requests that lost their blocks and start over.", now.num_preemptions),
         ("admission_rejections", "Requests refused with 429.", now.num_admission_rejections),
@@ -190,8 +225,8 @@ def _counters(now: StateSnapshot, slots: Sequence[float], prefix: str, labels: d
     yield finished
 
 
-def _histogram(histogram: Histogram, slots: Sequence[float], prefix: str, labels: dict[str, str]) -> Metric:
-    family = HistogramMetricFamily(prefix + histogram.name, histogram.help, labels=list(labels))
+def _histogram(histogram: Histogram, slots: Sequence[float], name: str, labels: dict[str, str]) -> Metric:
+    family = HistogramMetricFamily(name, histogram.help, labels=list(labels))
     row = slots[histogram.first_slot : histogram.first_slot + histogram.num_slots]
     total, buckets = 0.0, []
     for bound, count in zip((*map(str, histogram.buckets), "+Inf"), row, strict=False):

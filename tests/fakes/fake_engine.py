@@ -148,7 +148,7 @@ class FakeEngine:
         elif isinstance(message, AbortRequests):
             for request_id in message.request_ids:
                 self._requests.pop(request_id, None)
-            self._record(0)
+            self._record()
 
     def _step(self) -> None:
         running = list(self._requests.values())[: self._config.max_num_seqs]
@@ -156,19 +156,16 @@ class FakeEngine:
         for output in outputs:
             if output.finish_reason is not None:
                 del self._requests[output.request_id]
-        first = [one for one in running if one.num_generated == 1]
-        self._record(len(outputs), sum(len(one.request.prompt_token_ids) for one in first))
+        self._record()
         self._send(StepOutputs(outputs))
 
-    def _record(self, new_tokens: int, new_prompt_tokens: int = 0) -> None:
+    def _record(self) -> None:
         num_running = min(len(self._requests), self._config.max_num_seqs)
         self._state.record_step(
             num_running=num_running,
             num_waiting=len(self._requests) - num_running,
             kv_used_blocks=num_running,
             kv_total_blocks=NUM_BLOCKS,
-            new_generation_tokens=new_tokens,
-            new_prompt_tokens=new_prompt_tokens,
         )
 
     def _send(self, message: ToApi) -> None:

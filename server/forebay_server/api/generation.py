@@ -146,6 +146,7 @@ class Generation:
         self.usage = Usage(sum(map(len, request.prompts)))
         self._choice_by_id: dict[str, _Choice] = {}
         self._messages: list[AddRequest] = []
+        self._most_tokens = 0
         self._stop_clock: Callable[[], None] = lambda: None
         self._finish_reasons: dict[int, FinishReason] = {}
         self._queue_seconds: float | None = None
@@ -193,6 +194,8 @@ class Generation:
             queue = self._service.engine.submit(self._messages)
             self._stop_clock = limit_time(queue, arrival_time, config.request_timeout_seconds)
             output = await first_output(queue, arrival_time, config.queue_timeout_seconds)
+            self._metrics.count_prompt_tokens(self.usage.prompt_tokens)
+            self._metrics.observe("request_params_n", self._request.n)
             while True:
                 update = self._take(output)
                 if update is not None:
@@ -289,6 +292,7 @@ class Generation:
         choice.last_token_time = now
         choice.num_tokens += num_tokens
         self.usage.completion_tokens += num_tokens
+        self._metrics.count_generated_tokens(num_tokens)
 
     def _count_end(self, choice: _Choice, finish_reason: FinishReason) -> None:
         self._service.admission.release(1, choice.num_prompt_tokens)
@@ -300,10 +304,17 @@ class Generation:
         observe("request_prompt_tokens", choice.num_prompt_tokens)
         observe("request_generation_tokens", choice.num_tokens)
         observe("request_params_max_tokens", self._request.sampling[choice.index // self._request.n].max_tokens)
+        self._most_tokens = max(self._most_tokens, choice.num_tokens)
+        if len(self._finish_reasons) == self._request.num_choices:
+            observe("request_max_num_generation_tokens", self._most_tokens)
         if choice.num_tokens:
-            observe("request_decode_time_seconds", choice.last_token_time - choice.first_token_time)
+            decode_seconds = choice.last_token_time - choice.first_token_time
+            observe("request_decode_time_seconds", decode_seconds)
+            if choice.num_tokens > 1:
+                observe("request_time_per_output_token_seconds", decode_seconds / (choice.num_tokens - 1))
         if choice.queue_seconds is not None:
             observe("request_queue_time_seconds", choice.queue_seconds)
             if choice.num_tokens:
                 prefill = choice.first_token_time - arrival - choice.queue_seconds
                 observe("request_prefill_time_seconds", max(0.0, prefill))
+                observe("request_inference_time_seconds", max(0.0, prefill) + decode_seconds)

@@ -76,6 +76,7 @@ class PooledPrompts:
                 found[index] = output.embedding or []
                 self.usage.cached_tokens += output.num_cached_tokens
                 self._count_end(index, "stop")
+                self._service.metrics.count_prompt_tokens(len(self._request.prompts[index]))
                 following = len(found) + len(self._index_by_id)
                 if following < len(self._request.prompts):
                     self._submit(engine_id, following, queue)

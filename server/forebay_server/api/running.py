@@ -105,7 +105,6 @@ async def answer(
     note_answer(request.scope, **told, stream=bool(body.stream))
     service.admission.admit(num_choices)
     holder = _Holder(service, request.scope, num_choices, place)
-    service.metrics.observe("request_params_n", body.n or 1)
     try:
         if body.stream:
             first, updates = await until_disconnect(request.receive, _begin(service, model, prepare, holder))

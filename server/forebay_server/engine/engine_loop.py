@@ -3,7 +3,6 @@
 import gc
 import logging
 import os
-from dataclasses import asdict
 
 import msgspec
 import zmq
@@ -25,6 +24,7 @@ from forebay_server.messages import (
     ToApi,
     ToEngine,
 )
+from forebay_server.metrics import observe
 from forebay_server.ops.shared_state import Phase, SharedState
 from forebay_server.planned_memory import PlannedMemory
 
@@ -180,12 +180,18 @@ def _handle(engine: Engine, message: AddRequest | AbortRequests | ResetPrefixCac
 
 def _record(engine: Engine, state: SharedState) -> None:
     scheduler = engine.scheduler
+    counters = scheduler.take_counters()
+    if counters.new_computed_tokens:
+        observe(state, "iteration_tokens_total", counters.new_computed_tokens)
     state.record_step(
         num_running=scheduler.num_running,
         num_waiting=scheduler.num_waiting,
         kv_used_blocks=scheduler.pool.num_held,
         kv_total_blocks=scheduler.pool.num_blocks,
-        **asdict(scheduler.take_counters()),
+        kv_unused_slots=scheduler.num_unused_slots,
+        new_preemptions=counters.new_preemptions,
+        new_prefix_cache_queries=counters.new_prefix_cache_queries,
+        new_prefix_cache_hits=counters.new_prefix_cache_hits,
     )
 
 

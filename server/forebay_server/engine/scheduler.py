@@ -145,6 +145,11 @@ class Scheduler:
         return len(self._waiting) + self._num_held
 
     @property
+    def num_unused_slots(self) -> int:
+        """Slots of held blocks for which no token is booked: at the end of each request's last block."""
+        return sum([request.num_slots - request.num_computed_tokens for request in self._running])
+
+    @property
     def num_tenants(self) -> int:
         """Tenants that have requests."""
         return self._waiting.num_tenants
@@ -166,7 +171,9 @@ class Scheduler:
             self._schedule_waiting(step)
         if step.unfinished and step.budget:
             self._schedule_rest(step)
-        self._waiting.advance(self.limits.max_num_batched_tokens - step.budget)
+        num_tokens = self.limits.max_num_batched_tokens - step.budget
+        self._waiting.advance(num_tokens)
+        self._counters.new_computed_tokens += num_tokens
         self._steps_in_flight[self._last_step_id] = step
         self._check()
         return SchedulerOutput(self._last_step_id, step.scheduled, step.new_block_ids)

@@ -95,3 +95,5 @@ class StepCounters:
     new_preemptions: int = 0
     new_prefix_cache_queries: int = 0
     new_prefix_cache_hits: int = 0
+    new_computed_tokens: int = 0
+    """Of all steps, prompts and answers."""

@@ -47,9 +47,8 @@ class StateSnapshot:
     num_waiting: float = 0
     kv_used_blocks: float = 0
     kv_total_blocks: float = 0
-    num_prompt_tokens: float = 0
-    """Prompt tokens of requests that were admitted to a step, cached ones included."""
-    num_generation_tokens: float = 0
+    kv_unused_slots: float = 0
+    """Slots of used blocks that hold no token: what paging wastes."""
     num_preemptions: float = 0
     prefix_cache_queries: float = 0
     """Prompt tokens looked up in the prefix cache."""
@@ -69,6 +68,10 @@ class StateSnapshot:
     """Choices admitted and not finished, tokenizing included."""
     num_in_engine: float = 0
     """Choices handed to the engine and not finished."""
+    num_prompt_tokens: float = 0
+    """Prompt tokens of requests that were served, cached ones included: as `usage` tells their clients."""
+    num_generation_tokens: float = 0
+    """Generated tokens, as `usage` tells."""
     num_admission_rejections: float = 0
     """Requests that got 429."""
     in_engine_since: float = 0
@@ -168,8 +171,7 @@ class SharedState:
         num_waiting: int,
         kv_used_blocks: int,
         kv_total_blocks: int,
-        new_prompt_tokens: int = 0,
-        new_generation_tokens: int = 0,
+        kv_unused_slots: int = 0,
         new_preemptions: int = 0,
         new_prefix_cache_queries: int = 0,
         new_prefix_cache_hits: int = 0,
@@ -181,8 +183,7 @@ class SharedState:
             num_waiting: requests in the engine's queue that have none yet.
             kv_used_blocks: blocks that running requests hold; blocks only kept for prefix hits count as free.
             kv_total_blocks: blocks of the pool.
-            new_prompt_tokens: prompt length of each request that ran for the first time (not again after preemption).
-            new_generation_tokens: tokens sampled in this step.
+            kv_unused_slots: slots of the used blocks that hold no token.
             new_preemptions: requests that lost their blocks in this step.
             new_prefix_cache_queries: prompt tokens looked up for requests that ran for the first time.
             new_prefix_cache_hits: those found.
@@ -191,8 +192,7 @@ class SharedState:
         self.put("num_waiting", num_waiting)
         self.put("kv_used_blocks", kv_used_blocks)
         self.put("kv_total_blocks", kv_total_blocks)
-        self.add("num_prompt_tokens", new_prompt_tokens)
-        self.add("num_generation_tokens", new_generation_tokens)
+        self.put("kv_unused_slots", kv_unused_slots)
         self.add("num_preemptions", new_preemptions)
         self.add("prefix_cache_queries", new_prefix_cache_queries)
         self.add("prefix_cache_hits", new_prefix_cache_hits)

@@ -29,9 +29,7 @@ def prompts_of(number: int, *, longest: int = 90, vocab_size: int = 128) -> list
 
 def answers(generations: Sequence[Generation]) -> list[tuple[list[int], list[float]]]:
     """Tokens and the exact log-probability of each."""
-    return [
-        (generation.token_ids, [entry.chosen for entry in generation.logprobs or []]) for generation in generations
-    ]
+    return [(generation.token_ids, [entry.chosen for entry in generation.logprobs or []]) for generation in generations]
 
 
 def cold_and_alone(llm: LLM, prompts: list[list[int]], sampling: SamplingParams) -> list[tuple[list[int], list[float]]]:

@@ -132,8 +132,7 @@ def test_life_of_an_engine_process(tiny: Path, start_engine: StartEngine) -> Non
 
     snapshot = engine.state.snapshot()
     assert (snapshot.num_running, snapshot.num_waiting, snapshot.kv_used_blocks) == (0, 0, 0)
-    assert snapshot.num_prompt_tokens in (6, 9)  # the aborted one may never have run
-    assert snapshot.num_generation_tokens >= 10
+    assert snapshot.prefix_cache_queries in (6, 9)  # the aborted one may never have run
 
     engine.send(Shutdown())
     assert engine.process.wait(timeout=20) == 0

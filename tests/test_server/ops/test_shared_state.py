@@ -17,7 +17,7 @@ def test_what_one_process_writes_another_reads() -> None:
         "import sys; from forebay_server.ops.shared_state import Phase, SharedState\n"
         "state = SharedState(int(sys.argv[1]))\n"
         "state.set_phase(Phase.WARMING); state.set_progress(3, 7)\n"
-        "state.record_step(num_running=2, num_waiting=1, kv_used_blocks=5, kv_total_blocks=10, new_generation_tokens=4)"
+        "state.record_step(num_running=2, num_waiting=1, kv_used_blocks=5, kv_total_blocks=10, new_preemptions=4)"
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     subprocess.run(
@@ -28,7 +28,7 @@ def test_what_one_process_writes_another_reads() -> None:
     )
     now = state.snapshot()
     assert now.phase == Phase.WARMING
-    assert (now.bytes_done, now.bytes_total, now.step_count, now.num_generation_tokens) == (3, 7, 1, 4)
+    assert (now.bytes_done, now.bytes_total, now.step_count, now.num_preemptions) == (3, 7, 1, 4)
     report = load_report(now, 12.34)
     assert report["running"] == 2
     assert report["waiting"] == 1
