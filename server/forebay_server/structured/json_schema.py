@@ -136,14 +136,15 @@ def _located(schema: Any, where: str, error: str) -> InvalidRequestError:
     definitions = {name: root[name] for name in ("$defs", "definitions") if name in root}
     for place, inner in _subschemas(schema, where):
         own = inner if isinstance(inner, bool) else {**definitions, **inner}
-        if _error_of(json.dumps(own)) == error:
-            where_exactly = place
+        own_error = _error_of(json.dumps(own))
+        if own_error is not None and (own_error == error or "Pointer" not in own_error):
+            place_of_error, error = place, own_error
             break
     else:
-        where_exactly = where
+        place_of_error = where
     if error.startswith("oneOf"):
         error = "oneOf cannot be enforced where its alternatives overlap; use anyOf"
-    return InvalidRequestError(f"{where_exactly}: {error}", param=where, code="unsupported_schema")
+    return InvalidRequestError(f"{place_of_error}: {error}", param=where, code="unsupported_schema")
 
 
 def _subschemas(schema: Any, path: str) -> Iterator[tuple[str, Any]]:
