@@ -4,6 +4,7 @@ import logging
 import re
 from collections.abc import Sequence
 from http import HTTPStatus
+from importlib.metadata import version
 from typing import Any
 
 from fastapi import FastAPI
@@ -20,6 +21,7 @@ from forebay_server.api.embeddings import embeddings_router
 from forebay_server.api.health import health_router
 from forebay_server.api.middleware import Gatekeeper, error_headers
 from forebay_server.api.models import models_router
+from forebay_server.api.openapi_page import openapi_page
 from forebay_server.api.responses import responses_router
 from forebay_server.api.service import Service
 from forebay_server.api.tokenization import tokenize_router
@@ -33,7 +35,15 @@ _logger = logging.getLogger(__name__)
 
 def build_app(service: Service) -> FastAPI:
     """The application of one server."""
-    app = FastAPI(title="Forebay", redoc_url=None, docs_url="/docs", openapi_url="/openapi.json")
+    app = FastAPI(
+        title="Forebay",
+        version=version("forebay"),
+        description="OpenAI's endpoints for one model. Unknown fields of a body are tolerated.",
+        redoc_url=None,
+        docs_url="/docs",
+        openapi_url="/openapi.json",
+    )
+    app.openapi = lambda: openapi_page(app)  # type: ignore[method-assign]
     for router in (
         chat_router,
         completions_router,

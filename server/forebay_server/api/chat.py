@@ -12,6 +12,7 @@ from forebay_server.api.answer_structure import answer_structure
 from forebay_server.api.chat_format import ChatFormat
 from forebay_server.api.chat_tools import ChatTools
 from forebay_server.api.generation import GenerationRequest
+from forebay_server.api.openai_answers import ChatAnswer, documented
 from forebay_server.api.openai_types import ChatBody
 from forebay_server.api.prompts import Truncation
 from forebay_server.api.request_params import (
@@ -34,7 +35,9 @@ def chat_router(service: Service) -> APIRouter:
     """The route."""
     router = APIRouter()
 
-    @router.post("/v1/chat/completions", summary="Answer a conversation")
+    @router.post(
+        "/v1/chat/completions", summary="Answer a conversation", responses=documented(ChatAnswer, streams=True)
+    )
     async def chat_completions(body: ChatBody, request: Request) -> Response:
         arrival_time = time.monotonic()
         check_chat(body)

@@ -9,6 +9,7 @@ from fastapi.responses import Response
 
 from forebay_server.api.generation import ChoiceUpdate, GenerationRequest, Usage
 from forebay_server.api.logprobs import completion_logprobs, prompt_logprobs
+from forebay_server.api.openai_answers import CompletionAnswer, documented
 from forebay_server.api.openai_types import CompletionBody
 from forebay_server.api.prompts import Prompt, Truncation, prompt_list, prompt_token_ids
 from forebay_server.api.request_params import (
@@ -31,7 +32,7 @@ def completions_router(service: Service) -> APIRouter:
     """The route."""
     router = APIRouter()
 
-    @router.post("/v1/completions", summary="Continue a text")
+    @router.post("/v1/completions", summary="Continue a text", responses=documented(CompletionAnswer, streams=True))
     async def completions(body: CompletionBody, request: Request) -> Response:
         arrival_time = time.monotonic()
         refuse_what_is_missing(body)

@@ -7,6 +7,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
 from forebay_server.api.disconnect import until_disconnect
+from forebay_server.api.openai_answers import EmbeddingAnswer, documented
 from forebay_server.api.openai_types import EmbeddingBody
 from forebay_server.api.pooling import WINDOW, PooledPrompts, PoolingRequest
 from forebay_server.api.prompts import Prompt, Truncation, prompt_list, prompt_token_ids
@@ -25,7 +26,7 @@ def embeddings_router(service: Service) -> APIRouter:
     """The route."""
     router = APIRouter()
 
-    @router.post("/v1/embeddings", summary="Turn texts into vectors")
+    @router.post("/v1/embeddings", summary="Turn texts into vectors", responses=documented(EmbeddingAnswer))
     async def embeddings(body: EmbeddingBody, request: Request) -> Response:
         arrival_time = time.monotonic()
         refuse_what_is_missing(body)

@@ -7,6 +7,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
+from forebay_server.api.openai_answers import HealthAnswer
 from forebay_server.api.service import Service
 from forebay_server.metrics import render_metrics
 from forebay_server.ops.probes import readiness
@@ -20,7 +21,11 @@ def health_router(service: Service) -> APIRouter:
     """The routes."""
     router = APIRouter()
 
-    @router.get("/health", summary="200 when requests are answered")
+    @router.get(
+        "/health",
+        summary="200 when requests are answered",
+        responses={code: {"model": HealthAnswer, "description": "the verdict"} for code in (200, 503)},
+    )
     @router.head("/health", include_in_schema=False)
     @router.get("/ping", include_in_schema=False)
     @router.head("/ping", include_in_schema=False)
@@ -32,7 +37,12 @@ def health_router(service: Service) -> APIRouter:
     async def server_version() -> dict[str, str]:
         return {"version": version("forebay")}
 
-    @router.get("/metrics", summary="Prometheus; the ops port has the same")
+    @router.get(
+        "/metrics",
+        summary="Prometheus; the ops port has the same",
+        responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}, "description": "every metric"}},
+        response_class=Response,
+    )
     async def metrics(request: Request) -> Response:
         body, content_type = render_metrics(service.state, service.model_name, request.headers.get("accept", ""))
         return Response(body, headers={"Content-Type": content_type})

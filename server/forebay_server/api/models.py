@@ -3,7 +3,9 @@
 from typing import Any
 
 from fastapi import APIRouter
+from fastapi.responses import JSONResponse, Response
 
+from forebay_server.api.openai_answers import ModelAnswer, ModelsAnswer, documented
 from forebay_server.api.service import Service
 
 
@@ -22,14 +24,19 @@ def models_router(service: Service) -> APIRouter:
             "parent": None,
             "revision": service.config.revision,
             "max_model_len": model.context_tokens,
+            "permission": [],
         }
 
-    @router.get("/v1/models", summary="The names that this server answers to")
-    async def list_models() -> dict[str, Any]:
-        return {"object": "list", "data": [entry(name) for name in service.config.served_model_names]}
+    @router.get(
+        "/v1/models",
+        summary="The names that this server answers to",
+        responses=documented(ModelsAnswer, has_body=False),
+    )
+    async def list_models() -> Response:
+        return JSONResponse({"object": "list", "data": [entry(name) for name in service.config.served_model_names]})
 
-    @router.get("/v1/models/{name:path}", summary="One of them")
-    async def get_model(name: str) -> dict[str, Any]:
-        return entry(name)
+    @router.get("/v1/models/{name:path}", summary="One of them", responses=documented(ModelAnswer, has_body=False))
+    async def get_model(name: str) -> Response:
+        return JSONResponse(entry(name))
 
     return router

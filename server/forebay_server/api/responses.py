@@ -10,6 +10,7 @@ from fastapi.responses import Response
 from forebay_server.api.chat import chat_format, check_chat, prepare_chat
 from forebay_server.api.chat_format import ChatFormat
 from forebay_server.api.generation import ChoiceUpdate, Usage
+from forebay_server.api.openai_answers import ResponseAnswer, documented
 from forebay_server.api.openai_types import GenerationBody
 from forebay_server.api.request_params import refuse_what_is_missing
 from forebay_server.api.responses_events import Event, GrowingResponse
@@ -25,7 +26,11 @@ def responses_router(service: Service) -> APIRouter:
     """The routes."""
     router = APIRouter()
 
-    @router.post("/v1/responses", summary="Answer, in the shape of OpenAI's Responses API; nothing is stored")
+    @router.post(
+        "/v1/responses",
+        summary="Answer, in the shape of OpenAI's Responses API; nothing is stored",
+        responses=documented(ResponseAnswer, streams=True),
+    )
     async def responses(body: ResponsesBody, request: Request) -> Response:
         arrival_time = time.monotonic()
         refuse_what_is_missing(body)
