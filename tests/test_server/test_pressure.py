@@ -34,7 +34,7 @@ def is_idle(server: ServerProcess) -> bool:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_client_that_leaves_frees_its_places_within_a_second(start_server: StartServer, stream: bool) -> None:
+def test_a2_a5_a_client_that_leaves_frees_its_places_within_a_second(start_server: StartServer, stream: bool) -> None:
     """vllm #54947, #22545: also of requests that are not streams, and the gauges go back to zero."""
     server = start_server("--max-num-seqs", "4", fake_step_seconds="0.05")
     connections = [open_request(server, stream=stream, n=2) for _ in range(4)]
@@ -48,7 +48,7 @@ def test_a_client_that_leaves_frees_its_places_within_a_second(start_server: Sta
     assert f'forebay_request_success_total{{finished_reason="abort",model_name="{model}"}} 8.0' in metrics
 
 
-async def test_the_surplus_is_refused_at_once_and_the_rest_is_right(start_server: StartServer) -> None:
+async def test_a8_the_surplus_is_refused_at_once_and_the_rest_is_right(start_server: StartServer) -> None:
     """vllm #18826: 600 requests against 40 places."""
     server = start_server("--max-queued-requests", "40", fake_step_seconds="0.01")
     limits = httpx.Limits(max_connections=None)
@@ -71,7 +71,7 @@ async def test_the_surplus_is_refused_at_once_and_the_rest_is_right(start_server
     assert is_idle(server)
 
 
-def test_choices_count_fully_and_are_taken_or_refused_together(start_server: StartServer) -> None:
+def test_a9_choices_count_fully_and_are_taken_or_refused_together(start_server: StartServer) -> None:
     """vllm PR #49445."""
     server = start_server("--max-queued-requests", "10", fake_step_seconds="0.05")
     first = open_request(server, stream=True, n=6)

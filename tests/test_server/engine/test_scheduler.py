@@ -3,7 +3,8 @@
 import pytest
 
 from forebay_server.engine.scheduler import Scheduler
-from forebay_server.engine.scheduler_output import SampledToken
+from forebay_server.engine.scheduler_output import SampledToken, SchedulerOutput
+from forebay_server.messages import RequestOutput
 from forebay_server.sampling_params import SamplingParams
 from tests.test_server.engine.fake_engine import (
     BLOCK_SIZE,
@@ -41,7 +42,7 @@ def test_running_long_prefill_leaves_a_token_to_each_decode() -> None:
         scheduler.commit(step.step_id, runner.run(step))
 
 
-def test_a_long_prompt_does_not_block_short_ones() -> None:
+def test_p5_a_long_prompt_does_not_block_short_ones() -> None:
     """vllm #10774, #33499: a running, and a waiting, long prompt in front of short ones."""
     scheduler, runner = make_scheduler(num_blocks=100, max_num_batched_tokens=16, max_model_len=400), FakeRunner(100)
     for index in range(3):
@@ -77,7 +78,8 @@ def test_the_cap_of_a_long_prompt_is_set_by_its_threshold_and_wastes_nothing() -
     assert sizes == [{"long": 9, "other": 6, "short": 1}, {"long": 12, "other": 4}]
 
 
-def test_last_token_of_a_cached_prompt_is_computed_again() -> None:
+def test_p9_last_token_of_a_cached_prompt_is_computed_again() -> None:
+    """nano-vllm #144, PR #217, #66: lengths around the borders of blocks, each twice."""
     for length in (1, BLOCK_SIZE - 1, BLOCK_SIZE, BLOCK_SIZE + 1, 2 * BLOCK_SIZE, 5 * BLOCK_SIZE + 1):
         scheduler, runner = make_scheduler(), FakeRunner(40)
         prompt = list(range(length))
@@ -91,7 +93,8 @@ def test_last_token_of_a_cached_prompt_is_computed_again() -> None:
         assert hot_outputs[0].num_cached_tokens == (length - 1) // BLOCK_SIZE * BLOCK_SIZE
 
 
-def test_salts_do_not_share_prefixes() -> None:
+def test_p8_salts_do_not_share_prefixes() -> None:
+    """vllm #44701, #30931, #56655."""
     scheduler, runner = make_scheduler(), FakeRunner(40)
     prompt = list(range(12))
     cached = []
@@ -101,7 +104,8 @@ def test_salts_do_not_share_prefixes() -> None:
     assert cached == [0, 0, 0, 8]
 
 
-def test_prompt_that_can_never_fit_ends_at_once_and_the_next_one_is_served() -> None:
+def test_p1_prompt_that_can_never_fit_ends_at_once_and_the_next_one_is_served() -> None:
+    """vllm #35541, #39734: also one that fills the pool to the last slot."""
     scheduler, runner = make_scheduler(num_blocks=10, max_model_len=1000), FakeRunner(10)
     scheduler.add(make_request("huge", [1] * (10 * BLOCK_SIZE + 1)))
     scheduler.add(make_request("fits", [1] * (10 * BLOCK_SIZE)))
@@ -112,7 +116,8 @@ def test_prompt_that_can_never_fit_ends_at_once_and_the_next_one_is_served() -> 
     assert answer_of(outputs["fits"]) == expected_answer([1] * 40, 1)
 
 
-def test_answer_that_outgrows_the_pool_ends_with_length() -> None:
+def test_p1_answer_that_outgrows_the_pool_ends_with_length() -> None:
+    """No livelock: prompt and answer together are larger than the pool."""
     scheduler, runner = make_scheduler(num_blocks=5, max_model_len=1000), FakeRunner(5)
     scheduler.add(make_request("a", [1, 2, 3], max_tokens=500))
     outputs = run_to_end(scheduler, runner)["a"]
@@ -163,7 +168,8 @@ def test_stop_and_end_tokens() -> None:
         assert outputs[-1].stop_token_id == (answer[num_tokens - 1] if reason == "stop" else None)
 
 
-def test_preempted_requests_answer_as_if_alone() -> None:
+def test_p3_preempted_requests_answer_as_if_alone() -> None:
+    """vllm #16832: nothing repeated, nothing lost."""
     scheduler, runner = make_scheduler(num_blocks=12, max_num_batched_tokens=32), FakeRunner(12)
     prompts = {str(index): [index] * 9 for index in range(6)}
     for name, prompt in prompts.items():
@@ -188,7 +194,7 @@ def test_request_is_not_admitted_into_blocks_that_its_own_prefix_needs() -> None
     assert answer_of(outputs["after"]) == expected_answer(list(range(28)), 1)
 
 
-def test_blocks_computed_again_after_preemption_are_found_by_others() -> None:
+def test_p10_blocks_computed_again_after_preemption_are_found_by_others() -> None:
     scheduler, runner = make_scheduler(num_blocks=8, max_num_batched_tokens=32), FakeRunner(8)
     scheduler.add(make_request("old", [1] * 8, max_tokens=24))
     scheduler.add(make_request("young", [2] * 8, max_tokens=12, arrival_time=1))
@@ -198,7 +204,8 @@ def test_blocks_computed_again_after_preemption_are_found_by_others() -> None:
     assert run_to_end(scheduler, runner)["same"][0].num_cached_tokens == 8
 
 
-def test_more_important_request_is_admitted_first_and_preempted_last() -> None:
+def test_p4_more_important_request_is_admitted_first() -> None:
+    """vllm #9342, #24365."""
     scheduler, runner = make_scheduler(num_blocks=10, max_num_seqs=1), FakeRunner(10)
     scheduler.add(make_request("late", [1, 2], priority=5, arrival_time=0))
     scheduler.add(make_request("soon", [1, 2], priority=-1, arrival_time=9))
@@ -207,7 +214,8 @@ def test_more_important_request_is_admitted_first_and_preempted_last() -> None:
     assert order == ["soon", "middle", "late"]
 
 
-def test_abort_between_schedule_and_commit_frees_blocks_only_at_commit() -> None:
+def test_p6_abort_between_schedule_and_commit_frees_blocks_only_at_commit() -> None:
+    """vllm #37076: the step in flight still writes to them."""
     scheduler, runner = make_scheduler(), FakeRunner(40)
     scheduler.add(make_request("a", list(range(10))))
     step = scheduler.schedule()
@@ -304,3 +312,89 @@ def test_held_requests_can_fail_and_be_aborted() -> None:
     assert [(name, told[0].finish_reason) for name, told in outputs.items()] == [("bad", "error"), ("left", "abort")]
     assert outputs["bad"][0].error == "the grammar is wrong"
     assert scheduler.num_waiting == 0
+
+
+def test_p4_the_least_important_request_is_preempted_first() -> None:
+    scheduler, runner = make_scheduler(num_blocks=12, max_num_batched_tokens=32), FakeRunner(12)
+    for index, priority in enumerate((5, 0, -5)):  # the important one comes last
+        scheduler.add(
+            make_request(f"priority {priority}", [index] * 9, max_tokens=25, priority=priority, arrival_time=index)
+        )
+    ends: list[str] = []
+    while scheduler.has_work:
+        step = scheduler.schedule()
+        for output in scheduler.commit(step.step_id, runner.run(step)):
+            if output.finish_reason is not None:
+                ends.append(output.request_id)
+    assert scheduler.take_counters().new_preemptions > 0
+    assert ends == ["priority -5", "priority 0", "priority 5"]
+
+
+@pytest.mark.parametrize("lag", [0, 1])
+def test_p6_blocks_of_aborted_requests_serve_the_next_ones_well(lag: int) -> None:
+    """Many rounds of abort and a new request at once, with a step in flight or not."""
+    scheduler, runner = make_scheduler(num_blocks=6, max_num_batched_tokens=32), FakeRunner(6)
+    in_flight: list[SchedulerOutput] = []
+    answers: dict[str, list[int]] = {}
+
+    def step() -> None:
+        in_flight.append(scheduler.schedule())
+        while len(in_flight) > lag:
+            done = in_flight.pop(0)
+            for output in scheduler.commit(done.step_id, runner.run(done)):
+                answers.setdefault(output.request_id, []).extend(output.token_ids)
+
+    for number in range(40):
+        scheduler.add(make_request(f"left-{number}", [number] * 9, max_tokens=12))
+        step()
+        step()
+        scheduler.abort([f"left-{number}"])
+        scheduler.add(make_request(f"kept-{number}", [500 + number] * 9, max_tokens=6))
+        while f"kept-{number}" not in answers or len(answers[f"kept-{number}"]) < 6:
+            step()
+        assert answers[f"kept-{number}"] == expected_answer([500 + number] * 9, 6)
+    while scheduler.has_work or in_flight:
+        step()
+        if not scheduler.has_work:
+            break
+    for done in in_flight:
+        scheduler.commit(done.step_id, runner.run(done))
+    assert scheduler.pool.num_held == 0
+
+
+@pytest.mark.parametrize("lag", [0, 1])
+def test_p13_chunks_race_with_prefixes_that_are_being_cached(lag: int) -> None:
+    """sglang #38319, #8726: small chunks, a shared beginning, arrivals while it is computed."""
+    scheduler, runner = make_scheduler(num_blocks=100, max_num_batched_tokens=8), FakeRunner(100)
+    prompts = {str(index): [*range(33), 900 + index] for index in range(6)}
+    in_flight: list[SchedulerOutput] = []
+    answers: dict[str, list[int]] = {}
+    waiting = list(prompts.items())
+    while waiting or scheduler.has_work:
+        if waiting:
+            name, prompt = waiting.pop(0)
+            scheduler.add(make_request(name, prompt, max_tokens=4))
+        in_flight.append(scheduler.schedule())
+        while len(in_flight) > (lag if scheduler.has_work else 0):
+            done = in_flight.pop(0)
+            for output in scheduler.commit(done.step_id, runner.run(done)):
+                answers.setdefault(output.request_id, []).extend(output.token_ids)
+    assert answers == {name: expected_answer(prompt, 4) for name, prompt in prompts.items()}
+
+
+@pytest.mark.parametrize("length", [17, 18, 19])
+def test_p19_near_the_end_of_the_context_with_a_step_in_flight(length: int) -> None:
+    """vllm #38624, #46899, #49620: no placeholder is computed or given out, and nothing runs over."""
+    scheduler, runner = make_scheduler(max_model_len=20), FakeRunner(40)
+    scheduler.add(make_request("a", [3] * length, max_tokens=100))
+    in_flight: list[SchedulerOutput] = []
+    told: list[RequestOutput] = []
+    while scheduler.has_work:
+        in_flight.append(scheduler.schedule())
+        assert all(token_id >= 0 for request in in_flight[-1].requests for token_id in request.token_ids)
+        assert all(request.context_len + len(request.token_ids) < 20 for request in in_flight[-1].requests)
+        if len(in_flight) > 1:
+            done = in_flight.pop(0)
+            told += scheduler.commit(done.step_id, runner.run(done))
+    assert answer_of(told) == expected_answer([3] * length, 20 - length)
+    assert told[-1].finish_reason == "length"

@@ -24,6 +24,9 @@ class Arrival:
     priority: int
     abort_after: int | None
     prompt_logprobs: int | None
+    tenant: str
+    held_for: int
+    """Steps until its grammar is ready; 0: it has none."""
 
 
 arrivals = st.builds(
@@ -35,6 +38,8 @@ arrivals = st.builds(
     priority=st.integers(-1, 1),
     abort_after=st.one_of(st.none(), st.integers(0, 20)),
     prompt_logprobs=st.sampled_from([None, None, 0]),
+    tenant=st.sampled_from(["", "", "a", "b"]),
+    held_for=st.sampled_from([0, 0, 0, 1, 7]),
 )
 
 
@@ -79,7 +84,7 @@ class World:
     max_num_seqs=st.sampled_from([1, 3, 8]),
     threshold=st.sampled_from([None, 1, 5, 100]),
 )
-def test_every_request_ends_right_and_no_block_is_lost(
+def test_p12_every_request_ends_right_and_no_block_is_lost(
     requests: list[Arrival], delays: list[int], budget: int, max_num_seqs: int, threshold: int | None
 ) -> None:
     scheduler = make_scheduler(
@@ -99,9 +104,16 @@ def test_every_request_ends_right_and_no_block_is_lost(
                     max_tokens=arrival.max_tokens, temperature=0, prompt_logprobs=arrival.prompt_logprobs
                 )
                 message = make_request(
-                    str(index), prompt, sampling=sampling, priority=arrival.priority, arrival_time=number
+                    str(index),
+                    prompt,
+                    sampling=sampling,
+                    priority=arrival.priority,
+                    arrival_time=number,
+                    tenant=arrival.tenant,
                 )
-                scheduler.add(message)
+                scheduler.add(message, held=arrival.held_for > 0)
+            if arrival.step + arrival.held_for == number:
+                scheduler.unhold(str(index))
             if arrival.abort_after is not None and arrival.step + arrival.abort_after == number:
                 scheduler.abort([str(index)])
         world.step(number)
@@ -112,7 +124,8 @@ def test_every_request_ends_right_and_no_block_is_lost(
     for index, arrival in enumerate(requests):
         check_answer(world.outputs[str(index)], arrival, prompt_of(index, arrival))
     assert scheduler.pool.num_held == 0
-    assert (scheduler.num_running, scheduler.num_waiting) == (0, 0)
+    assert (scheduler.num_running, scheduler.num_waiting, scheduler.num_tenants) == (0, 0, 0)
+    assert scheduler.num_unused_slots == 0
 
 
 def check_answer(outputs: list[RequestOutput], arrival: Arrival, prompt: list[int]) -> None:
