@@ -8,7 +8,7 @@ from importlib.metadata import version
 from importlib.resources import files
 from typing import Any
 
-from forebay_operator.planner.estimate import STEP_OVERHEAD_US
+from forebay_operator.planner.roofline import STEP_OVERHEAD_US
 from forebay_operator.roi import calculate, inputs, throughput
 from forebay_operator.roi.report import GENERAL, Report
 from forebay_operator.roi.steps import OPTIMIZATIONS

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from forebay_operator.planner.estimate import BANDWIDTH_PERCENT, FLOPS_PERCENT, STEP_OVERHEAD_US
+from forebay_operator.planner.roofline import BANDWIDTH_PERCENT, FLOPS_PERCENT, STEP_OVERHEAD_US
 from forebay_operator.roi.calculate import Result, Row
 from forebay_operator.roi.inputs import HOURS_PER_MONTH, Inputs
 from forebay_operator.roi.steps import OPTIMIZATIONS

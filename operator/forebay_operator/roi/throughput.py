@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Final
 
-from forebay_operator.planner.estimate import STEP_OVERHEAD_US
+from forebay_operator.planner.roofline import STEP_OVERHEAD_US
 from forebay_operator.roi.inputs import Inputs
 from forebay_operator.roi.variant import Variant
 

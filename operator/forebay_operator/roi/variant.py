@@ -1,23 +1,22 @@
 """Variants: what the planner says of one model on one accelerator in one format, as the few numbers that time needs."""
 
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import Final
 
 from forebay_operator.catalogue import AcceleratorProfile
 from forebay_operator.facts.model_facts import ModelFacts
 from forebay_operator.planner import KVBudget, PlanRequest
 from forebay_operator.planner.attempt import Attempt
-from forebay_operator.planner.estimate import ALL_REDUCE_US, BANDWIDTH_PERCENT, FLOPS_PERCENT
 from forebay_operator.planner.formats import NUMBER_BYTES, UNQUANTIZED
 from forebay_operator.planner.options import powers_of_two
 from forebay_operator.planner.request import WeightFormat
+from forebay_operator.planner.roofline import collective_us, reached_bytes_per_second, reached_flops, touched
 from forebay_operator.planner.search import feasible
 
 SCORE_PASSES: Final = 4
 """Attention that is not fused writes the scores, reads them for the softmax, writes the result and reads it again."""
 
-QUANTIZED: Final[tuple[WeightFormat, ...]] = ("fp8", "int8", "int4")
+FORMATS: Final[tuple[WeightFormat, ...]] = ("bf16", "fp8", "int8", "int4")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,9 +66,9 @@ def variants(facts: ModelFacts, accelerator: AcceleratorProfile, model_len: int)
     base = PlanRequest(
         facts=facts, accelerator=accelerator, kv_budget=KVBudget("percent", 100), max_model_len=model_len
     )
-    requests = [replace(base, allowed=("bf16",))]
-    if facts.checkpoint.format in UNQUANTIZED:
-        requests += [replace(base, weights=number_format) for number_format in QUANTIZED]
+    requests = [base]
+    if facts.checkpoint.format in UNQUANTIZED:  # GGUF files, too: any format can be made of them
+        requests = [replace(base, weights=number_format) for number_format in FORMATS]
     found = [
         _variant(request, attempt)
         for request in requests
@@ -82,20 +81,15 @@ def variants(facts: ModelFacts, accelerator: AcceleratorProfile, model_len: int)
 def _variant(request: PlanRequest, attempt: Attempt) -> Variant:
     """The constants of one attempt; the same formulas as in the planner's estimate."""
     facts, option, accelerator = request.facts, attempt.option, request.accelerator
+    of_step, of_token = collective_us(facts, accelerator, option)
     number_bytes = NUMBER_BYTES[option.dtype_format]
-    collective = per_token = 0.0
-    if option.tensor > 1:
-        slow = 1 if option.tensor <= accelerator.link_domain else 3
-        collective = 2 * facts.num_layers * ALL_REDUCE_US * slow
-        state_bytes = 2 * facts.hidden_size * number_bytes
-        per_token = 2 * facts.num_layers * state_bytes / accelerator.link_bytes_per_second * 1e6
     return Variant(
         format=option.formats.scheme.format,
         gpus=option.num_ranks,
         tensor=option.tensor,
         pipeline=option.pipeline,
         weight_bytes=option.weight_bytes,
-        touched=_touched(facts),
+        touched=touched(facts),
         kv_bytes_per_token=attempt.shape.full_bytes_per_token,
         sliding_bytes_per_token=attempt.shape.sliding_bytes_per_token,
         window=attempt.shape.window,
@@ -104,32 +98,8 @@ def _variant(request: PlanRequest, attempt: Attempt) -> Variant:
         active_parameters=facts.num_active_parameters,
         attention_flops=2 * facts.num_layers * facts.num_heads * facts.head_dim,
         score_bytes=SCORE_PASSES * facts.num_layers * facts.num_heads * number_bytes / option.tensor,
-        bytes_per_second=accelerator.bandwidth_bytes_per_second * BANDWIDTH_PERCENT / 100,
-        flops_per_second=_peak(accelerator, attempt) * FLOPS_PERCENT / 100,
-        collective_us=collective,
-        collective_us_per_token=per_token,
+        bytes_per_second=reached_bytes_per_second(accelerator),
+        flops_per_second=reached_flops(accelerator, option),
+        collective_us=of_step,
+        collective_us_per_token=of_token,
     )
-
-
-def _peak(accelerator: AcceleratorProfile, attempt: Attempt) -> int:
-    """Peak of the format that is multiplied: 16 bits where weights are only stored smaller."""
-    scheme, peaks = attempt.option.formats.scheme, accelerator.peak_flops
-    number_format = scheme.support_name
-    if scheme.bits == 4 and accelerator.support(number_format) == "native":
-        number_format = "fp4"
-    return peaks.get(number_format) or peaks.get(attempt.option.dtype_format) or max(peaks.values())
-
-
-@cache
-def _touched(facts: ModelFacts) -> tuple[tuple[float, float], ...]:
-    """Parts of the weights by how likely a token is to leave them unread (experts)."""
-    shares: dict[float, int] = {}
-    for group in facts.tensors:
-        miss = 0.0
-        if group.name == "embed_tokens" and not facts.tied_embeddings:
-            miss = 1.0  # looked up, a row a token
-        elif group.active is not None and group.copies:
-            miss = 1 - group.active / group.copies
-        shares[miss] = shares.get(miss, 0) + group.parameters
-    total = sum(shares.values())
-    return tuple((parameters / total, miss) for miss, parameters in sorted(shares.items()))
