@@ -12,8 +12,8 @@ from forebay_server.weights.quantization import QuantizationOptions
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
-def resolve_device(name: str) -> torch.device:
-    """`auto` is the GPU when there is one.
+def resolve_device(name: str, rank: int = 0) -> torch.device:
+    """`auto` is the GPU when there is one; each rank has its own.
 
     Raises:
         StartupError: 2 when a GPU is asked for and there is none.
@@ -21,7 +21,7 @@ def resolve_device(name: str) -> torch.device:
     has_gpu = torch.cuda.is_available()
     if name == "cuda" and not has_gpu:
         raise bad_configuration("--device cuda: no GPU can be used", "use --device cpu, or check the driver")
-    return torch.device("cuda" if has_gpu and name != "cpu" else "cpu")
+    return torch.device("cuda", rank) if has_gpu and name != "cpu" else torch.device("cpu")
 
 
 def resolve_dtype(config: EngineConfig, model_config: ModelConfig) -> torch.dtype:
@@ -45,8 +45,15 @@ def resolve_kv_dtype(config: EngineConfig, dtype: torch.dtype) -> torch.dtype:
     return DTYPES[config.kv_cache_dtype]
 
 
-def quantization_options(config: EngineConfig, device: torch.device) -> QuantizationOptions:
+def quantization_options(
+    config: EngineConfig, device: torch.device, *, is_compiled: bool = False
+) -> QuantizationOptions:
     """What the flags ask for on this device.
+
+    Args:
+        config: the flags.
+        device: that computes.
+        is_compiled: whether the C++ library computes this model's steps, on CPUs.
 
     Raises:
         StartupError: 2 for a format that the device cannot multiply.
@@ -59,23 +66,31 @@ def quantization_options(config: EngineConfig, device: torch.device) -> Quantiza
         mode="none" if is_exact else config.quantization,
         group_size=config.quantization_group_size,
         exclude=config.quantization_exclude,
-        kept_kinds=kept_kinds(device),
+        kept_kinds=kept_kinds(device, is_compiled=is_compiled),
         always_quantizes_input=is_cpu,
     )
 
 
-def kept_kinds(device: torch.device) -> frozenset[FormatKind]:
-    """The forms of quantized checkpoints that the device runs well; others are dequantized by `auto`."""
+def kept_kinds(device: torch.device, *, is_compiled: bool) -> frozenset[FormatKind]:
+    """The forms of quantized checkpoints that the device runs well; others are dequantized by `auto`.
+
+    On CPUs torch would dequantize them again in each step, several times slower than it multiplies plain weights.
+    """
     if device.type == "cpu":
-        return frozenset()
+        return frozenset({"int8", "int4"}) if is_compiled else frozenset()
     return frozenset({"int8", "int4", "fp8"})
 
 
-def available_bytes(device: torch.device) -> int:
-    """Memory that is free for weights and KV cache."""
+def available_bytes(device: torch.device, num_sharing: int = 1) -> int:
+    """Memory that is free for weights and KV cache.
+
+    Args:
+        device: of this process.
+        num_sharing: processes that want as much of it as this one.
+    """
     if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0]
-    return available_memory_bytes()
+        return torch.cuda.mem_get_info(device)[0] // num_sharing
+    return available_memory_bytes() // num_sharing
 
 
 def set_threads() -> int:

@@ -18,7 +18,7 @@ from forebay_server.layers.weight_forms import (
 
 _CHUNK_ELEMENTS = 1 << 18
 """Rows are converted in parts of about this size: they stay in the processor's cache, and memory stays flat."""
-_SAMPLED_ROWS = 64
+_SAMPLED_ROWS = 16
 _INT4_SHRINKS = tuple(1 - 0.04 * step for step in range(9))
 """Scales that are tried for each group of int4, as shares of the one that clips nothing."""
 

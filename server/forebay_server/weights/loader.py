@@ -189,9 +189,9 @@ def _fill(
         if isinstance(slot, WeightSlot):
             target = formats[name]
             held = convert(weight, target, dtype)
+            _note(conversions, checkpoint.stored_as(name), target, weight, held)
             if held is weight:
                 held = copied(weight)  # it may be a view of the file
-            _note(conversions, checkpoint.stored_as(name), target, weight, held)
             try:
                 slot.fill(to_device(held, device), quantizes_input=target.quantizes_input)
             except ValueError as error:
