@@ -68,6 +68,10 @@ class LLM:
             self._text = load_model_text(locate_model(self._model))
         return self._text
 
+    def close(self) -> None:
+        """End the processes of a model that is divided between several; nothing can be generated afterwards."""
+        self.engine.close()
+
     @property
     def tokenizer(self) -> Tokenizer:
         """The model's tokenizer."""

@@ -29,6 +29,7 @@ from forebay_server.engine.scheduler_output import SampledToken, SchedulerOutput
 from forebay_server.errors import ExitCode, StartupError
 from forebay_server.messages import AddRequest, EngineReady, RequestOutput
 from forebay_server.models.model_config import ModelConfig
+from forebay_server.parallel.start import RankZero, start_ranks
 from forebay_server.planned_memory import PlannedMemory
 from forebay_server.sampling_params import SamplingParams
 from forebay_server.weights.checkpoint import open_checkpoint
@@ -78,10 +79,14 @@ class Engine:
         scheduler: with its block pool.
         runner: whose KV cache the block pool describes.
         grammars: of requests whose text is constrained; None: there are none.
+        ranks: of a divided model.
     """
 
-    def __init__(self, scheduler: Scheduler, runner: Runner, grammars: Grammars | None = None) -> None:
+    def __init__(
+        self, scheduler: Scheduler, runner: Runner, grammars: Grammars | None = None, ranks: RankZero | None = None
+    ) -> None:
         self.scheduler = scheduler
+        self._ranks = ranks or RankZero()
         self._runner = runner
         self._grammars = grammars
 
@@ -103,6 +108,18 @@ class Engine:
     def has_work(self) -> bool:
         """Whether `step` would do something."""
         return self.scheduler.has_work
+
+    def check(self) -> None:
+        """Look whether all ranks live; to be called at least every second, also without work.
+
+        Raises:
+            StartupError: with the exit code of the rank that ended.
+        """
+        self._ranks.check()
+
+    def close(self) -> None:
+        """End the other ranks; the engine computes nothing afterwards."""
+        self._ranks.close()
 
     def step(self) -> list[RequestOutput]:
         """Compute one step and return its news.
@@ -135,6 +152,8 @@ class Engine:
             return self._grammars.advance(self._runner.run(step))
         except torch.AcceleratorError as error:
             raise StartupError(ExitCode.DEVICE_LOST, "DeviceLost", f"the device failed in a step: {error}") from error
+        except StartupError:
+            raise
         except Exception as error:  # whatever it is, only this step's requests shall suffer
             logger.exception("step %d failed; its %d requests end", step.step_id, len(step.requests))
             failed = SampledToken(error=f"the step failed: {type(error).__name__}: {error}")
@@ -166,16 +185,20 @@ def load_engine(
     dtype = resolve_dtype(config, checkpoint.config)
     kv_dtype = resolve_kv_dtype(config, dtype)
     max_model_len = _max_model_len(config, checkpoint.config)
-    free_bytes = available_bytes(device)
+    num_sharing = config.tensor_parallel_size if device.type == "cpu" else 1
+    free_bytes = available_bytes(device, num_sharing)
+    ranks = start_ranks(config, checkpoint.config, device, options, room(planned, free_bytes))
     try:
-        loaded = load_model(checkpoint, dtype, device, room(planned, free_bytes), progress, options)
+        loaded = load_model(checkpoint, dtype, device, room(planned, free_bytes), progress, options, ranks.group)
         model = loaded.model
         loaded_bytes = weight_bytes(model)
-        free_beside = room(planned, available_bytes(device), loaded_bytes)
-        layout = plan_kv_cache(config, checkpoint.config, max_model_len, kv_dtype, free_beside)
+        free_beside = room(planned, available_bytes(device, num_sharing), loaded_bytes)
+        layout = plan_kv_cache(config, model.cache_config, max_model_len, kv_dtype, free_beside)
+        ranks.join(layout, max_model_len, device)
     except StartupError as error:
+        ranks.close()
         raise with_plan(error, planned) from error
-    kv_cache = allocate_kv_cache(layout, checkpoint.config, device)
+    kv_cache = allocate_kv_cache(layout, model.cache_config, device)
     limits = SchedulerLimits(
         max_num_seqs=config.max_num_seqs,
         max_num_batched_tokens=config.max_num_batched_tokens,
@@ -186,8 +209,8 @@ def load_engine(
     scheduler = Scheduler(limits, BlockPool(layout.num_blocks, layout.block_size), debug=debug)
     vocab_size = checkpoint.config.vocab_size
     grammars = Grammars(GrammarCompiler(config.model, vocab_size), vocab_size)
-    runner = build_runner(model, kv_cache, max_model_len, config.max_num_batched_tokens)
-    engine = Engine(scheduler, runner, grammars)
+    runner = build_runner(model, kv_cache, max_model_len, config.max_num_batched_tokens, ranks.others)
+    engine = Engine(scheduler, runner, grammars, ranks)
     facts = EngineFacts(
         checkpoint.config,
         max_model_len,
@@ -223,9 +246,10 @@ def warm_up(engine: Engine, facts: EngineFacts) -> None:
 
 def _check_supported(config: EngineConfig) -> None:
     """Refuse flags that this version cannot honour, rather than ignore them."""
-    if config.tensor_parallel_size != 1 or config.pipeline_parallel_size != 1:
-        raise bad_configuration("this engine runs on one device so far", "use --tensor-parallel-size 1")
+    if config.pipeline_parallel_size != 1:
+        raise bad_configuration("this engine divides models by tensor parallelism only", "use --tensor-parallel-size")
     for flag, value in (
+        ("--tensor-parallel-size", config.tensor_parallel_size),
         ("--max-num-seqs", config.max_num_seqs),
         ("--max-num-batched-tokens", config.max_num_batched_tokens),
         ("--block-size", config.block_size),

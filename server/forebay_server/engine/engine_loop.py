@@ -123,6 +123,7 @@ def _serve(launch: EngineLaunch, mailbox: Mailbox, state: SharedState) -> None:
     mailbox.send(facts.ready_message(peak_bytes))
     cache_reset_asked = state.get("cache_reset_asked")
     while os.getppid() == launch.parent_pid:
+        engine.check()
         if not engine.has_work:
             mailbox.wait(PARENT_CHECK_MS)
         elif engine.scheduler.is_only_holding:

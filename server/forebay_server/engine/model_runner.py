@@ -5,14 +5,11 @@ from typing import Protocol
 import msgspec
 import torch
 
+from forebay_server.engine.forward_pass import BatchPart, FlatBatch, ForwardPass
 from forebay_server.engine.pooling import pool
 from forebay_server.engine.prompt_scores import score_prompt
 from forebay_server.engine.sampler import sample
 from forebay_server.engine.scheduler_output import SampledToken, ScheduledRequest, SchedulerOutput
-from forebay_server.layers.attention import SequenceSlice, build_attention_metadata
-from forebay_server.layers.kv_cache import KVCache
-from forebay_server.layers.rotary_embedding import rotary_tables
-from forebay_server.models.decoder import CausalLM
 
 
 class Runner(Protocol):
@@ -24,38 +21,29 @@ class Runner(Protocol):
 
 
 class ModelRunner:
-    """Runs one model on one device.
+    """Runs a model and samples.
 
     Args:
-        model: with its weights.
-        kv_cache: all zero, of the model's size.
-        max_model_len: positions that the rotary table covers.
+        forward: the model with its KV cache.
     """
 
-    def __init__(self, model: CausalLM, kv_cache: KVCache, max_model_len: int) -> None:
-        self._model = model
-        self._kv_cache = kv_cache
-        self._block_size = kv_cache.block_size
-        self._device = kv_cache.numbers.device
-        self._rotary_tables = tuple(table.to(self._device) for table in rotary_tables(model.config, max_model_len))
-        self._windows = frozenset(map(model.config.sliding_window, range(model.config.num_layers)))
+    def __init__(self, forward: ForwardPass) -> None:
+        self._forward = forward
 
     @torch.inference_mode()
     def run(self, step: SchedulerOutput) -> dict[str, SampledToken]:
         """See `Runner.run`."""
-        if step.new_block_ids:
-            self._kv_cache.clear(self._tensor(step.new_block_ids))
         requests = sorted(step.requests, key=_batch_order)
         sampled = [request for request in requests if request.is_sampled]
         scored = [request for request in requests if request.scored_token_ids]
-        hidden = self._forward(requests)
+        hidden = self._forward.compute(_flat_batch(requests, step.new_block_ids))
         found: dict[str, SampledToken] = {}
         if sampled:
-            tokens = sample(self._model.logits(hidden[: len(sampled)]), sampled)
+            tokens = sample(self._forward.logits(hidden[: len(sampled)]), sampled)
             found = {request.request_id: token for request, token in zip(sampled, tokens, strict=True)}
         row = len(sampled)
         for request in scored:
-            scores = score_prompt(request, hidden[row : row + len(request.scored_token_ids)], self._model.logits)
+            scores = score_prompt(request, hidden[row : row + len(request.scored_token_ids)], self._forward.logits)
             row += len(request.scored_token_ids)
             token = found.get(request.request_id)
             if token is not None and scores.error is None:
@@ -63,36 +51,28 @@ class ModelRunner:
             found[request.request_id] = scores
         return found | pool(requests, hidden[row:])
 
-    def _forward(self, requests: list[ScheduledRequest]) -> torch.Tensor:
-        """[num_rows, hidden_size]: of each sampled request, then of those that score, then of those that pool."""
-        token_ids: list[int] = []
-        positions: list[int] = []
-        sampled_rows: list[int] = []
-        scored_rows: list[int] = []
-        pooled_rows: list[int] = []
-        slices = []
-        for request in requests:
-            num_new = len(request.token_ids)
-            first_scored = len(token_ids) + request.first_scored_row
-            scored_rows.extend(range(first_scored, first_scored + len(request.scored_token_ids)))
-            token_ids.extend(request.token_ids)
-            pooled_rows.extend(range(len(token_ids) - request.num_pooled_rows, len(token_ids)))
-            positions.extend(range(request.context_len, request.context_len + num_new))
-            slices.append(SequenceSlice(num_new, request.context_len, request.block_ids))
-            if request.is_sampled:
-                sampled_rows.append(len(token_ids) - 1)
-        hidden: torch.Tensor = self._model(
-            self._tensor(token_ids),
-            self._tensor(positions),
-            self._rotary_tables,
-            self._kv_cache,
-            build_attention_metadata(slices, self._block_size, self._device, self._windows),
-            self._tensor(sampled_rows + scored_rows + pooled_rows),
-        )
-        return hidden
 
-    def _tensor(self, values: list[int]) -> torch.Tensor:
-        return torch.tensor(values, dtype=torch.int64, device=self._device)
+def _flat_batch(requests: list[ScheduledRequest], new_block_ids: list[int]) -> FlatBatch:
+    """The requests as one batch; its rows: of each sampled request, then of those that score, then of those that pool.
+
+    Args:
+        requests: in the order of the batch.
+        new_block_ids: blocks with a new owner.
+    """
+    num_tokens = 0
+    sampled_rows: list[int] = []
+    scored_rows: list[int] = []
+    pooled_rows: list[int] = []
+    parts = []
+    for request in requests:
+        first_scored = num_tokens + request.first_scored_row
+        scored_rows.extend(range(first_scored, first_scored + len(request.scored_token_ids)))
+        num_tokens += len(request.token_ids)
+        pooled_rows.extend(range(num_tokens - request.num_pooled_rows, num_tokens))
+        parts.append(BatchPart(request.request_id, request.token_ids, request.context_len, request.block_ids))
+        if request.is_sampled:
+            sampled_rows.append(num_tokens - 1)
+    return FlatBatch(new_block_ids, parts, sampled_rows + scored_rows + pooled_rows)
 
 
 def _batch_order(request: ScheduledRequest) -> tuple[bool, int]:

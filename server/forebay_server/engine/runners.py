@@ -8,10 +8,13 @@ from forebay_kernels.cpu.library import best_variant
 from forebay_kernels.cpu.llama_step import LlamaStep
 from forebay_server.engine.cpu_runner import CpuRunner
 from forebay_server.engine.cpu_weights import sizes_of, take_weights, why_not
+from forebay_server.engine.forward_pass import ForwardPass
 from forebay_server.engine.model_runner import ModelRunner, Runner
 from forebay_server.layers.kv_cache import KVCache
 from forebay_server.layers.rotary_embedding import rotary_tables
 from forebay_server.models.decoder import CausalLM
+from forebay_server.parallel.forward import ParallelForwardPass
+from forebay_server.parallel.ranks import Ranks
 
 logger = logging.getLogger(__name__)
 
@@ -23,6 +26,7 @@ def build_runner(
     kv_cache: KVCache,
     max_model_len: int,
     max_num_batched_tokens: int,
+    other_ranks: Ranks | None = None,
 ) -> Runner:
     """Pick a runner, say which in the log, and give it the weights.
 
@@ -31,16 +35,19 @@ def build_runner(
         kv_cache: all zero, of the model's size.
         max_model_len: longest request.
         max_num_batched_tokens: tokens of a step at most.
+        other_ranks: the ranks that hold the rest of a divided model.
     """
+    if other_ranks is not None:
+        return ModelRunner(ParallelForwardPass(model, kv_cache, max_model_len, other_ranks))
     if kv_cache.numbers.device.type != "cpu":
-        return ModelRunner(model, kv_cache, max_model_len)
+        return ModelRunner(ForwardPass(model, kv_cache, max_model_len))
     reason = _why_torch(model, kv_cache, max_model_len)
     variant = best_variant()
     if reason is None and variant is None:
         reason = "the C++ library was not built, or this CPU has no AVX2"
     if reason is not None or variant is None:
         logger.info("steps are computed by torch operators, slower than by the C++ library: %s", reason)
-        return ModelRunner(model, kv_cache, max_model_len)
+        return ModelRunner(ForwardPass(model, kv_cache, max_model_len))
     num_threads = torch.get_num_threads()
     sizes = sizes_of(model)
     step = LlamaStep(

@@ -4,6 +4,7 @@ An architecture's file says what one layer is made of, in the order in which dat
 """
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import cast
 
 import torch
@@ -89,9 +90,10 @@ class CausalLM(nn.Module):
         self.lm_head = None if config.tie_word_embeddings else ColumnParallelLinear(config.hidden_size, vocabulary)
 
     @property
-    def num_kv_heads(self) -> int:
-        """Key-value heads of this rank."""
-        return head_shares(self.config, self.group.rank, self.group.size)[1].size
+    def cache_config(self) -> ModelConfig:
+        """The config with the key-value heads that this rank's cache holds."""
+        kv_heads = head_shares(self.config, self.group.rank, self.group.size)[1]
+        return replace(self.config, num_kv_heads=kv_heads.size)
 
     def build_layer(self, config: ModelConfig, index: int) -> DecoderLayer:
         """Layer `index` of the architecture."""

@@ -27,9 +27,9 @@ def logits_of(
     model: CausalLM, prompt: Sequence[int], chunk_sizes: Sequence[int] = (), max_model_len: int = 512
 ) -> torch.Tensor:
     """[len(prompt), vocab_size]: the prompt in chunks of these sizes (the rest as one), a size of 1 being a decode."""
-    config = model.config
+    config = model.cache_config
     num_blocks = -(-len(prompt) // BLOCK_SIZE)
-    kv_cache = KVCache(torch.zeros(config.num_layers, 2, num_blocks, BLOCK_SIZE, model.num_kv_heads, config.head_dim))
+    kv_cache = KVCache(torch.zeros(config.num_layers, 2, num_blocks, BLOCK_SIZE, config.num_kv_heads, config.head_dim))
     block_ids = list(range(num_blocks))[::-1]
     tables = rotary_tables(config, max_model_len)
     windows = {config.sliding_window(layer) for layer in range(config.num_layers)}

@@ -1,0 +1,80 @@
+"""ForwardPass: one flat batch through the model, to hidden states and logits. It knows nothing of sampling."""
+
+from dataclasses import dataclass
+
+import torch
+
+from forebay_server.layers.attention import SequenceSlice, build_attention_metadata
+from forebay_server.layers.kv_cache import KVCache
+from forebay_server.layers.rotary_embedding import rotary_tables
+from forebay_server.models.decoder import CausalLM
+
+
+@dataclass(frozen=True, slots=True)
+class BatchPart:
+    """What a step computes of one request."""
+
+    request_id: str
+    token_ids: list[int]
+    """The new tokens."""
+    context_len: int
+    """Tokens before them."""
+    block_ids: list[int]
+    """For context and new tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class FlatBatch:
+    """What a step computes: parts with one new token first, by growing context, one after the other in one batch."""
+
+    new_block_ids: list[int]
+    """Blocks with a new owner, to be cleared before."""
+    parts: list[BatchPart]
+    rows: list[int]
+    """The rows of the batch whose hidden states are wanted."""
+
+
+class ForwardPass:
+    """A model with its KV cache on one device.
+
+    Args:
+        model: with its weights.
+        kv_cache: all zero, of the model's size.
+        max_model_len: positions that the rotary table covers.
+    """
+
+    def __init__(self, model: CausalLM, kv_cache: KVCache, max_model_len: int) -> None:
+        self.model = model
+        self.kv_cache = kv_cache
+        self._device = kv_cache.numbers.device
+        self._rotary_tables = tuple(table.to(self._device) for table in rotary_tables(model.config, max_model_len))
+        self._windows = frozenset(map(model.config.sliding_window, range(model.config.num_layers)))
+
+    def compute(self, batch: FlatBatch) -> torch.Tensor:
+        """[len(batch.rows), hidden_size]; keys and values of the new tokens are written to the cache."""
+        if batch.new_block_ids:
+            self.kv_cache.clear(self._tensor(batch.new_block_ids))
+        token_ids: list[int] = []
+        positions: list[int] = []
+        slices = []
+        for part in batch.parts:
+            num_new = len(part.token_ids)
+            token_ids.extend(part.token_ids)
+            positions.extend(range(part.context_len, part.context_len + num_new))
+            slices.append(SequenceSlice(num_new, part.context_len, part.block_ids))
+        hidden: torch.Tensor = self.model(
+            self._tensor(token_ids),
+            self._tensor(positions),
+            self._rotary_tables,
+            self.kv_cache,
+            build_attention_metadata(slices, self.kv_cache.block_size, self._device, self._windows),
+            self._tensor(batch.rows),
+        )
+        return hidden
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """[num_rows, hidden_size] -> [num_rows, vocab_size], float32."""
+        return self.model.logits(hidden)
+
+    def _tensor(self, values: list[int]) -> torch.Tensor:
+        return torch.tensor(values, dtype=torch.int64, device=self._device)
