@@ -2,7 +2,8 @@
 
 import ctypes
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import torch
@@ -111,7 +112,8 @@ def load_model(
         )
     _allocate(model, device)
     model.requires_grad_(False)
-    conversions = _fill(model.slots(), checkpoint, formats, dtype, device, progress)
+    with _one_thread():
+        conversions = _fill(model.slots(), checkpoint, formats, dtype, device, progress)
     give_memory_back()
     for conversion in conversions:
         logger.info(
@@ -170,6 +172,20 @@ def weight_bytes(model: torch.nn.Module) -> int:
     parameters = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
     layers = (module for module in model.modules() if isinstance(module, Linear))
     return parameters + sum(num_bytes(weight) for layer in layers for weight in layer.weights)
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Let torch work in this thread alone: parts are small, and on a busy machine its threads wait for one another.
+
+    SmolLM2-135M to int8 with a load of 20 on two cores: 23 s alone (3 s of computing), 300 s with two threads.
+    """
+    num_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(num_threads)
 
 
 def _fill(
