@@ -131,7 +131,7 @@ def _llama_cpp(folder: PeerFolder, source: Path, say: Callable[[str], None]) -> 
         _run(
             [str(python), "-m", "pip", "install", "-q", "--no-cache-dir", LLAMA_CPP, "numpy"],
             folder,
-            CMAKE_ARGS=" ".join(_llama_cpp_options(Path("/proc/cpuinfo").read_text())),
+            CMAKE_ARGS=" ".join(llama_cpp_options(Path("/proc/cpuinfo").read_text())),
         )
     for form in ("Q8_0", "Q4_0"):
         target = folder.model(source, form)
@@ -141,7 +141,7 @@ def _llama_cpp(folder: PeerFolder, source: Path, say: Callable[[str], None]) -> 
             _module(python, "quantize_gguf", str(source), str(target), form)
 
 
-def _llama_cpp_options(cpuinfo: str) -> list[str]:
+def llama_cpp_options(cpuinfo: str) -> list[str]:
     """A native build; where AMX is listed (some virtual machines list and forbid it) every other option by itself."""
     flags = set(next((line for line in cpuinfo.splitlines() if line.startswith("flags")), "").split())
     without_images = ["-DLLAVA_BUILD=OFF"]  # a third of the compile time

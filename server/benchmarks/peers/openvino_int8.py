@@ -19,7 +19,7 @@ class OpenVinoEngine:
         scheduler.max_num_seqs = max(16, setup.max_streams)
         scheduler.max_num_batched_tokens = setup.max_streams * setup.max_tokens
         scheduler.enable_prefix_caching = False
-        self._one = genai.LLMPipeline(setup.model, "CPU", {**properties, "ATTENTION_BACKEND": "SDPA"})
+        self._one = genai.LLMPipeline(setup.model, "CPU", **properties, ATTENTION_BACKEND="SDPA")
         self._many = genai.ContinuousBatchingPipeline(setup.model, scheduler, "CPU", properties)
         self.version = genai.__version__.split("-")[0]
         self.details = "int8 weights (asymmetric, by optimum-cli)"

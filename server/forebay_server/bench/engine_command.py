@@ -83,7 +83,7 @@ def main(argv: Sequence[str]) -> int:
 def _measure(options: argparse.Namespace) -> int:
     load_average = os.getloadavg()[0]
     threads = set_threads()
-    mix, longest = _mix(options)
+    longest = sum(lengths.longest for lengths in _mix_lengths(options))
     started = time.perf_counter()
     engine, facts = load_engine(_config(options, longest))
     warm_up(engine, facts)
@@ -119,6 +119,7 @@ def _measure(options: argparse.Namespace) -> int:
         sys.stdout.write(_heading(loaded, machine))
     result: dict[str, Any] = {"loaded": asdict(loaded), "machine": asdict(machine)}
     if options.scheduling is not None:
+        mix = _mix(options, facts.model_config.vocab_size)
         result["policies"] = [asdict(found) for found in _policies(engine, options, mix, longest, is_text=is_text)]
     else:
         figures = list(_figures(bench, options, is_text=is_text))
@@ -185,15 +186,19 @@ def _floor(figures: Sequence[Figure], facts: EngineFacts, repetitions: int, *, i
     return {"bytes": num_bytes, "read_seconds": seconds, "share": share}
 
 
-def _mix(options: argparse.Namespace) -> tuple[list[MixedRequest], int]:
-    """The requests of the mix, and how long the longest can become."""
+def _mix_lengths(options: argparse.Namespace) -> tuple[LognormalLengths, LognormalLengths]:
+    """Of prompts and answers of the mix."""
+    return _scaled(SHAREGPT_PROMPT, options.mix_scale), _scaled(SHAREGPT_OUTPUT, options.mix_scale)
+
+
+def _mix(options: argparse.Namespace, vocab_size: int) -> list[MixedRequest]:
+    """The requests of the mix."""
     generator = random.Random(options.seed)
-    prompts, outputs = (_scaled(lengths, options.mix_scale) for lengths in (SHAREGPT_PROMPT, SHAREGPT_OUTPUT))
-    mix = []
-    for _ in range(options.mix_requests):
-        num_tokens = prompts.draw(generator)
-        mix.append(MixedRequest([generator.randrange(256) for _ in range(num_tokens)], outputs.draw(generator)))
-    return mix, prompts.longest + outputs.longest
+    prompts, outputs = _mix_lengths(options)
+    return [
+        MixedRequest(generator.choices(range(vocab_size), k=prompts.draw(generator)), outputs.draw(generator))
+        for _ in range(options.mix_requests)
+    ]
 
 
 def _scaled(lengths: LognormalLengths, scale: float) -> LognormalLengths:
