@@ -7,7 +7,6 @@ compiling takes milliseconds. What it needs of the model's text files is read wh
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,6 +20,8 @@ _logger = logging.getLogger(__name__)
 COMPILE_TIMEOUT_SECONDS = 20.0
 """From the request's arrival in the engine to a compiled grammar, reading the vocabulary included."""
 MAX_CACHED_GRAMMARS = 128
+_MAX_ALTERNATIVES = 20_000
+"""At one place of a text, such as optional properties that may come next; the library's own limit is 2,000."""
 _NUM_THREADS = 2
 
 
@@ -29,14 +30,18 @@ class GrammarError(Exception):
 
 
 class _Vocabulary:
-    """The tokenizer as the compiler wants to see it."""
+    """The tokenizer as the compiler wants to see it: as wide as the logits, the ids without a text being special."""
 
     bos_token_id = None
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    def __init__(self, tokenizer: Tokenizer, vocab_size: int) -> None:
         self._tokenizer = tokenizer
-        self.tokens: Sequence[bytes] = tokenizer.token_bytes.by_id
-        self.special_token_ids = sorted(tokenizer.special_token_ids)
+        known = tokenizer.token_bytes.by_id[:vocab_size]
+        padded = [*known, *[b""] * (vocab_size - len(known))]
+        self.tokens = [text or b"<unused %d>" % token_id for token_id, text in enumerate(padded)]
+        unused = {token_id for token_id, text in enumerate(padded) if not text}
+        special = {token_id for token_id in tokenizer.special_token_ids if token_id < vocab_size}
+        self.special_token_ids = sorted(special | unused)
         self.eos_token_id = tokenizer.eos_token_ids[0]
 
     def __call__(self, text: bytes | str) -> list[int]:
@@ -69,8 +74,8 @@ class GrammarCompiler:
         if not self.tokenizer.eos_token_ids:
             raise GrammarError("the model has no end-of-sequence token, without which no constrained text can end")
         eos_token_ids = list(self.tokenizer.eos_token_ids)
-        vocabulary = llguidance.TokenizerWrapper(_Vocabulary(self.tokenizer))
-        return llguidance.LLTokenizer(vocabulary, n_vocab=self._vocab_size, eos_token=eos_token_ids)
+        vocabulary = llguidance.TokenizerWrapper(_Vocabulary(self.tokenizer, self._vocab_size))
+        return llguidance.LLTokenizer(vocabulary, eos_token=eos_token_ids)
 
     def compile(self, text: str) -> "Future[llguidance.LLMatcher]":
         """A matcher at the start of the grammar; copy it before use.
@@ -88,7 +93,8 @@ class GrammarCompiler:
 
     def _compile(self, text: str) -> llguidance.LLMatcher:
         start = time.monotonic()
-        matcher = llguidance.LLMatcher(self._library_tokenizer, text, log_level=0)
+        limits = llguidance.LLParserLimits(max_items_in_row=_MAX_ALTERNATIVES, verbose_errors=False)
+        matcher = llguidance.LLMatcher(self._library_tokenizer, text, log_level=0, limits=limits)
         if matcher.is_error():
             raise GrammarError(matcher.get_error().split("<state>")[0].strip()[:300])
         _logger.debug("a grammar of %d characters took %.3f s", len(text), time.monotonic() - start)

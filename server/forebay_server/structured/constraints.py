@@ -38,7 +38,12 @@ class Constraint:
         Raises:
             InvalidRequestError: it is wrong, or cannot be enforced.
         """
-        rules = self._grammar() if self.kind == "grammar" else f"start: {self.inline()}"
+        if self.kind == "grammar":
+            rules = self._grammar()
+        elif self.kind == "choice":
+            rules = f"start: CHOICE\nCHOICE: {self.inline()}"  # one word for the parser, however many there are
+        else:
+            rules = f"start: {self.inline()}"
         check_grammar(rules, self.where)
         return rules
 
