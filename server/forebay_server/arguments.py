@@ -9,6 +9,7 @@ import re
 import ssl
 from collections.abc import Callable, Sequence
 from dataclasses import MISSING, fields
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NoReturn, get_args
 
@@ -88,7 +89,6 @@ def _refuse_what_is_missing(config: ServerConfig) -> None:
     """Flags that the contract has and this version cannot do yet."""
     engine = config.engine
     for flag, value, allowed in (
-        ("--tensor-parallel-size", engine.tensor_parallel_size, (1,)),
         ("--pipeline-parallel-size", engine.pipeline_parallel_size, (1,)),
         ("--kv-cache-dtype", engine.kv_cache_dtype, ("auto", "float32", "bfloat16", "float16", "int8")),
         ("--draft-model", config.draft_model, (None,)),
@@ -122,6 +122,11 @@ def _check_together(config: ServerConfig) -> None:
     _check_tls(config)
     if config.request_log not in (None, "-") and not Path(config.request_log).parent.is_dir():
         raise bad_configuration(f"--request-log {config.request_log}: there is no such folder")
+    endpoint = config.otlp_traces_endpoint
+    if endpoint is not None and not endpoint.startswith(("http://", "https://")):
+        raise bad_configuration(f"--otlp-traces-endpoint {endpoint}: must be an http:// or https:// URL")
+    if endpoint is not None and find_spec("opentelemetry.exporter") is None:
+        raise bad_configuration("--otlp-traces-endpoint: the extra is missing; pip install 'forebay[server,tracing]'")
     if config.request_log_body and config.request_log is None:
         raise bad_configuration("--request-log-body: is only for --request-log")
 
@@ -274,6 +279,11 @@ def _parser() -> argparse.ArgumentParser:
     add(api, "--request-log-body", "the lines have what clients sent, prompts included", action="store_true")
     add(api, "--tool-call-parser", "how the model writes tool calls", choices=get_args(ToolParserName))
     add(api, "--reasoning-parser", "tell the model's reasoning from its answer", choices=get_args(ReasoningParserName))
+    add(
+        api,
+        "--otlp-traces-endpoint",
+        "URL that traces go to, such as http://collector:4318/v1/traces; needs the extra tracing",
+    )
     add(api, "--log-level", "what to log on stderr", choices=get_args(LogLevel))
 
     add(

@@ -82,6 +82,8 @@ class ServerConfig:
     """One JSON line a request goes into this file; `-`: the standard output; None: nowhere."""
     request_log_body: bool = False
     """The lines have what the clients sent, prompts included."""
+    otlp_traces_endpoint: str | None = None
+    """Where a trace of each request is sent, by OTLP over HTTP; None: nowhere."""
     plan_file: str | None = None
     """JSON with the operator's plan, to compare with what was measured."""
     max_engine_restarts: int = 3

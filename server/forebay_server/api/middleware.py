@@ -106,6 +106,9 @@ class Gatekeeper:
             if scope["path"] not in ALWAYS_OPEN:
                 seconds = time.monotonic() - started
                 _log(scope, status, seconds, request_id)
+                if self._service.traces is not None:
+                    facts = facts_of(scope)
+                    self._service.traces.record(scope["method"], scope["path"], headers, status, seconds, facts)
                 if self._log is not None:
                     self._log.write(scope, status, seconds, request_id, body.content)
 

@@ -5,10 +5,12 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from typing import TypeVar
 
 from forebay_server.api.admission import Admission
 from forebay_server.api.engine_client import EngineClient
+from forebay_server.api.tracing import RequestTraces
 from forebay_server.config import ServerConfig
 from forebay_server.errors import NotFoundError, UnavailableError
 from forebay_server.messages import EngineReady
@@ -61,6 +63,7 @@ class Service:
     model: ServedModel | None = None
     is_restarting: bool = False
     """Whether the engine ended and another one is being started."""
+    traces: RequestTraces | None = field(init=False)
     created: int = field(default_factory=lambda: int(time.time()))
     """Unix seconds; the `created` of the model list."""
     _tokenizing: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(2, "tokenize"))
@@ -68,6 +71,8 @@ class Service:
     def __post_init__(self) -> None:
         self.admission = Admission(self.config.max_queued_requests, self.config.max_queued_tokens, self.state)
         self.metrics = RequestMetrics(self.state)
+        endpoint = self.config.otlp_traces_endpoint
+        self.traces = None if endpoint is None else RequestTraces(endpoint, version("forebay"))
         self.token_rate = TokenRate(self.state)
 
     @property
@@ -112,6 +117,8 @@ class Service:
     def close(self) -> None:
         """End the threads; work that has not begun is dropped."""
         self._tokenizing.shutdown(wait=False, cancel_futures=True)
+        if self.traces is not None:
+            self.traces.close()
 
 
 def restarting_error() -> UnavailableError:
