@@ -19,6 +19,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, files
 from pathlib import Path
@@ -77,7 +78,11 @@ class Worker:
                 text=True,
                 env={**os.environ, "PYTHONPATH": str(SERVER_FOLDER), "OMP_NUM_THREADS": str(setup.threads)},
             )
-        self.ready = self._ask(asdict(setup))["ready"]
+        try:
+            self.ready = self._ask(asdict(setup))["ready"]
+        except PeerError:
+            self.close()
+            raise
 
     def seconds(self, prompts: list[list[int]], output_tokens: int) -> float:
         """Time one job.
@@ -93,12 +98,15 @@ class Worker:
     def close(self) -> None:
         """End it."""
         if self._process.stdin is not None:
-            self._process.stdin.close()
+            with suppress(BrokenPipeError):  # it has ended, with something unsent
+                self._process.stdin.close()
         try:
             self._process.wait(20)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        if self._process.stdout is not None:
+            self._process.stdout.close()
 
     def _ask(self, content: dict[str, Any]) -> dict[str, Any]:
         stdin, stdout = self._process.stdin, self._process.stdout
