@@ -125,10 +125,17 @@ def _check_together(config: ServerConfig) -> None:
     endpoint = config.otlp_traces_endpoint
     if endpoint is not None and not endpoint.startswith(("http://", "https://")):
         raise bad_configuration(f"--otlp-traces-endpoint {endpoint}: must be an http:// or https:// URL")
-    if endpoint is not None and find_spec("opentelemetry.exporter") is None:
+    if endpoint is not None and not _has_tracing():
         raise bad_configuration("--otlp-traces-endpoint: the extra is missing; pip install 'forebay[server,tracing]'")
     if config.request_log_body and config.request_log is None:
         raise bad_configuration("--request-log-body: is only for --request-log")
+
+
+def _has_tracing() -> bool:
+    try:
+        return find_spec("opentelemetry.exporter.otlp.proto.http") is not None
+    except ModuleNotFoundError:
+        return False
 
 
 def _check_tls(config: ServerConfig) -> None:

@@ -52,7 +52,6 @@ def test_defaults_are_those_of_the_configuration_classes() -> None:
         (["--queue-timeout", "nan"], "--queue-timeout"),
         (["--queue-timeout", "-1"], "--queue-timeout"),
         (["--dtype", "int3"], "--dtype"),
-        (["--tensor-parallel-size", "2"], "--tensor-parallel-size 2"),
         (["--pipeline-parallel-size", "2"], "--pipeline-parallel-size 2"),
         (["--quantization", "int9"], "--quantization"),
         (["--quantization-exclude", "re:("], "--quantization-exclude re:("),
