@@ -1,6 +1,6 @@
 """What must hold for every model, accelerator and wish."""
 
-import time
+import itertools
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +14,7 @@ from forebay_operator.planner.formats import load_time_scheme
 from forebay_operator.planner.kv_cache import kv_bytes_per_token
 from forebay_operator.planner.plan import plan
 from forebay_operator.planner.request import PRECISION
+from forebay_operator.planner.search import feasible
 from forebay_operator.planner.suggest import suggestions
 from forebay_operator.planner.weights import weight_bytes_per_rank
 from tests.test_operator.planner.questions import LLAMA_8B, LLAMA_70B, facts_of, question
@@ -108,16 +109,22 @@ def test_fewer_bits_never_need_more_bytes_in_any_matrix_of_64_columns_or_more(ro
     assert sizes == sorted(sizes, reverse=True)
 
 
-def test_ten_thousand_plans_take_less_than_five_milliseconds_each() -> None:
-    names = [name for name in known_model_names() if facts_of(name).checkpoint.format in ("bf16", "fp16")]
-    wishes = [
-        question(name, accelerator, sequences, max_model_len=2048, gpus_per_node=8)
-        for name in names[:20]
-        for accelerator in ("h100-80gb", "h200-141gb", "b200-180gb", "mi300x-192gb", "a100-80gb")
-        for sequences in (1, 4)
-    ]
-    started = time.process_time()
-    answers = [plan(wishes[index % len(wishes)]) for index in range(10_000)]
-    per_plan = (time.process_time() - started) / len(answers)
-    assert sum(isinstance(answer, Plan) for answer in answers) > 9_000
-    assert per_plan < 0.005
+def test_ten_thousand_plans_keep_their_promise() -> None:
+    plans = 0
+    for name, accelerator in itertools.product(known_model_names()[::3], accelerators()):
+        facts = facts_of(name)
+        for sequences, length, budget in itertools.product((1, 2, 4, 8, 16, 32), (512, 1024, 2048), (16, 64, 200)):
+            wish = question(
+                facts,
+                accelerator,
+                sequences,
+                max_model_len=length,
+                gpus_per_node=8,
+                memory_bytes=budget * GIB,
+            )
+            attempt = feasible(wish)
+            if attempt is not None:
+                plans += 1
+                assert attempt.memory.headroom >= 0
+                assert attempt.guaranteed_sequences == sequences
+    assert plans >= 10_000
