@@ -29,29 +29,20 @@ _OPERATIONS = {
 }
 
 
-class TracingMissingError(Exception):
-    """The packages of the extra are not installed."""
-
-
 class RequestTraces:
     """Sends spans to an OTLP endpoint from a thread of its own; what cannot be sent is dropped.
 
     Args:
         endpoint: such as `http://collector:4318/v1/traces`.
         service_version: of the server.
-
-    Raises:
-        TracingMissingError: the packages are not installed.
     """
 
     def __init__(self, endpoint: str, service_version: str) -> None:
-        try:
-            from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-            from opentelemetry.sdk.resources import Resource
-            from opentelemetry.sdk.trace import TracerProvider
-            from opentelemetry.sdk.trace.export import BatchSpanProcessor
-        except ImportError as error:
-            raise TracingMissingError(str(error)) from error
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+        from opentelemetry.sdk.resources import Resource
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
         resource = Resource.create({"service.name": "forebay", "service.version": service_version})
         self._provider = TracerProvider(resource=resource, shutdown_on_exit=False)
         self._provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint), schedule_delay_millis=1000))
