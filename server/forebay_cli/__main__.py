@@ -25,6 +25,7 @@ SUBCOMMANDS = {
     "serve": Subcommand("forebay_server.cli", "server", "serve a model behind an OpenAI-style endpoint"),
     "bench": Subcommand("forebay_server.bench.cli", "server,bench", "measure an endpoint, or the engine by itself"),
     "eval": Subcommand("forebay_server.evaluation.cli", "server,bench", "tell how much quantization changes a model"),
+    "quantize": Subcommand("forebay_server.quantize.cli", "server", "write a model as a quantized checkpoint"),
     "plan": Subcommand("forebay_operator.cli.plan", "operator", "work out parallelism, quantization and KV cache"),
     "roi": Subcommand("forebay_operator.cli.roi", "operator", "work out what serving costs, and what would lower it"),
     "inspect": Subcommand("forebay_operator.cli.inspect", "operator", "print the facts of a model as JSON"),

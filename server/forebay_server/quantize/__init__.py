@@ -1,0 +1,1 @@
+"""`forebay quantize`: writes quantized checkpoints, one method a file."""

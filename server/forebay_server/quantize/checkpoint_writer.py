@@ -1,0 +1,78 @@
+"""Writes a compressed-tensors checkpoint: safetensors files, their index, config.json and the tokenizer's files."""
+
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+
+SHARD_BYTES = 4 << 30
+_COPIED = ("*.json", "*.jinja", "*.model", "*.txt")
+_NOT_COPIED = ("config.json", "quantize_config.json", "quant_config.json")
+
+
+class CheckpointWriter:
+    """A checkpoint that is written piece by piece, in files of a few gigabytes.
+
+    Args:
+        folder: must exist.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._waiting: dict[str, torch.Tensor] = {}
+        self._waiting_bytes = 0
+        self._weight_map: dict[str, str] = {}
+        self._total_bytes = 0
+
+    def add(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Take tensors; a full file is written at once."""
+        for name, tensor in tensors.items():
+            self._waiting[name] = tensor.contiguous()
+            self._waiting_bytes += tensor.numel() * tensor.element_size()
+        if self._waiting_bytes >= SHARD_BYTES:
+            self._flush()
+
+    def finish(self, config: Mapping[str, Any]) -> int:
+        """Write what is left, the index and config.json; returns the bytes of all weights."""
+        self._flush()
+        index = {"metadata": {"total_size": self._total_bytes}, "weight_map": self._weight_map}
+        _write_json(self._folder / "model.safetensors.index.json", index)
+        _write_json(self._folder / "config.json", config)
+        return self._total_bytes
+
+    def _flush(self) -> None:
+        if not self._waiting:
+            return
+        name = f"model-{len(set(self._weight_map.values())) + 1:05}.safetensors"
+        save_file(self._waiting, self._folder / name, metadata={"format": "pt"})
+        self._weight_map |= dict.fromkeys(self._waiting, name)
+        self._total_bytes += self._waiting_bytes
+        self._waiting, self._waiting_bytes = {}, 0
+
+
+def quantization_config(group: Mapping[str, Any], stored_as: str) -> dict[str, Any]:
+    """What config.json says under `quantization_config`."""
+    return {
+        "quant_method": "compressed-tensors",
+        "format": stored_as,
+        "quantization_status": "compressed",
+        "config_groups": {"group_0": {"targets": ["Linear"], **group}},
+        "ignore": ["lm_head"],
+        "kv_cache_scheme": None,
+    }
+
+
+def copy_other_files(source: Path, target: Path) -> None:
+    """The tokenizer, the chat template and the generation defaults of a Hugging Face folder."""
+    for pattern in _COPIED:
+        for file in source.glob(pattern):
+            if file.name not in _NOT_COPIED and not file.name.endswith(".index.json"):
+                shutil.copyfile(file, target / file.name)
+
+
+def _write_json(file: Path, value: Mapping[str, Any]) -> None:
+    file.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")

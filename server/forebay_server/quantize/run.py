@@ -1,0 +1,101 @@
+"""One run of `forebay quantize`: a model goes in layer by layer, a checkpoint comes out."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import cast
+
+import torch
+
+from forebay_server.errors import ExitCode, StartupError
+from forebay_server.layers.gated_mlp import GatedMLP
+from forebay_server.layers.linear import Linear, TensorSlot, WeightSlot
+from forebay_server.models.decoder import CausalLM, DecoderLayer
+from forebay_server.quantize.checkpoint_writer import CheckpointWriter
+from forebay_server.quantize.folding import plain
+from forebay_server.quantize.layer_walk import InputStatistics, LayerWalk
+from forebay_server.quantize.method import Method
+
+GROUP_SIZES = (128, 64, 32)
+
+
+def quantize_model(
+    model: CausalLM,
+    prompts: Sequence[Sequence[int]],
+    method: Method,
+    writer: CheckpointWriter,
+    progress: Callable[[int, int], None] = lambda *_: None,
+) -> float:
+    """Quantize every linear layer but the LM head, and write everything.
+
+    Args:
+        model: in float32; its layers hold the quantized weights' meaning afterwards.
+        prompts: token ids for calibration; empty where the method needs none.
+        method: how.
+        writer: takes the tensors.
+        progress: called with (layers done, layers in total).
+
+    Returns:
+        The relative error of the quantized weights: root of the squared difference over the squared size.
+
+    Raises:
+        StartupError: 2 for a model with experts.
+    """
+    layers = list(cast(Iterable[DecoderLayer], model.layers))
+    if any(not isinstance(layer.mlp, GatedMLP) for layer in layers):
+        raise StartupError(
+            ExitCode.BAD_CONFIGURATION, "UnsupportedModel", "models with experts cannot be quantized yet"
+        )
+    walk = LayerWalk(model, prompts)
+    difference = size = 0.0
+    progress(0, len(layers))
+    for index, layer in enumerate(layers):
+        if prompts:
+            method.prepare(layer, walk.statistics(index, layer))
+        statistics = walk.statistics(index, layer) if prompts else {}
+        errors = _quantize_layer(f"model.layers.{index}", layer, statistics, method, writer)
+        difference, size = difference + errors[0], size + errors[1]
+        walk.advance(index, layer)
+        progress(index + 1, len(layers))
+    outside = {name: slot for name, slot in model.slots().items() if not name.startswith("model.layers.")}
+    for name, slot in outside.items():
+        tensor = plain(slot.layer) if isinstance(slot, WeightSlot) else slot
+        writer.add({name: cast(torch.Tensor, tensor).bfloat16()})
+    return float((difference / size) ** 0.5) if size else 0.0
+
+
+def _quantize_layer(
+    prefix: str,
+    layer: DecoderLayer,
+    statistics: Mapping[str, InputStatistics],
+    method: Method,
+    writer: CheckpointWriter,
+) -> tuple[float, float]:
+    """Write a layer and leave the quantized weights' meaning in it; (squared difference, squared size)."""
+    names = {id(module): name for name, module in layer.named_modules() if isinstance(module, Linear)}
+    meanings: dict[int, list[torch.Tensor]] = {}
+    linears: dict[int, Linear] = {}
+    difference = size = 0.0
+    for name, slot in layer.slots(prefix).items():
+        if isinstance(slot, TensorSlot):
+            writer.add({name: slot.target.bfloat16()})
+        elif isinstance(slot, torch.Tensor):
+            writer.add({name: slot.bfloat16()})
+        else:
+            linear = slot.layer
+            start = sum(len(rows) for rows in meanings.get(id(linear), []))
+            weight = plain(linear)[start : start + slot.shape[0]]
+            matrix = method.quantize(weight, statistics.get(names[id(linear)]))
+            layer_name = name.removesuffix(".weight")
+            writer.add({f"{layer_name}.{part}": tensor for part, tensor in matrix.parts.items()})
+            meanings.setdefault(id(linear), []).append(matrix.meaning)
+            linears[id(linear)] = linear
+            difference += float((matrix.meaning - weight).square().sum())
+            size += float(weight.square().sum())
+    for key, linear in linears.items():
+        linear.weights = [torch.cat(meanings[key])]
+    return difference, size
+
+
+def common_group_size(model: CausalLM) -> int | None:
+    """The largest group that divides the inputs of every linear layer; None: there is none."""
+    sizes = {module.in_features for layer in model.layers for module in layer.modules() if isinstance(module, Linear)}
+    return next((group for group in GROUP_SIZES if all(size % group == 0 for size in sizes)), None)
