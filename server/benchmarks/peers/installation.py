@@ -67,12 +67,13 @@ def set_up(folder: PeerFolder, source: Path, say: Callable[[str], None]) -> dict
         What could not be made: environment or format, and why.
     """
     failures: dict[str, str] = {}
-    for name, step in (
-        ("vllm", lambda: _vllm(folder, say)),
-        ("bf16", lambda: _bf16(folder, source, say)),
-        ("openvino", lambda: _openvino(folder, source, say)),
-        ("llama.cpp", lambda: _llama_cpp(folder, source, say)),
-    ):
+    steps: dict[str, Callable[[], None]] = {
+        "vllm": lambda: _vllm(folder, say),
+        "bf16": lambda: _bf16(folder, source, say),
+        "openvino": lambda: _openvino(folder, source, say),
+        "llama.cpp": lambda: _llama_cpp(folder, source, say),
+    }
+    for name, step in steps.items():
         try:
             step()
         except (SetupError, OSError) as error:

@@ -3,9 +3,9 @@
 import asyncio
 import random
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from forebay_server.bench.arrivals import burst_arrivals, poisson_arrivals
 from forebay_server.bench.records import RequestRecord
@@ -15,12 +15,8 @@ MAX_CONNECTION_FAILURES = 20
 """In a row: then nobody is there any more, and the load ends."""
 
 
-class Sender(Protocol):
-    """Sends one prompt and fills its record."""
-
-    async def __call__(self, prompt: Prompt, record: RequestRecord) -> None:
-        """Return when the answer is whole or has failed."""
-        ...
+Sender = Callable[[Prompt, RequestRecord], Coroutine[Any, Any, None]]
+"""Sends one prompt and fills its record; returns when the answer is whole or has failed."""
 
 
 @dataclass(frozen=True, slots=True)

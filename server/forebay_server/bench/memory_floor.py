@@ -2,6 +2,7 @@
 
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -17,9 +18,10 @@ def read_seconds(num_bytes: int, repetitions: int) -> float:
     buffer = torch.ones(num_rows * 4096, dtype=torch.bfloat16)  # pages are touched: untouched ones need no reading
     whole, matrix = buffer.view(torch.int64), buffer.view(num_rows, 4096)
     vector = torch.ones(4096, dtype=torch.bfloat16)
+    ways: list[Callable[[], torch.Tensor]] = [lambda: whole.sum(), lambda: torch.mv(matrix, vector)]
     seconds = []
     for _ in range(repetitions):
-        for read in (lambda: whole.sum(), lambda: torch.mv(matrix, vector)):
+        for read in ways:
             started = time.perf_counter()
             read()
             seconds.append(time.perf_counter() - started)

@@ -58,4 +58,4 @@ def _weight(noise: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
         return torch.ones(shape, dtype=torch.bfloat16)
     size = int(torch.Size(shape).numel())
     repeated = noise.repeat(-(-size // noise.numel()))[:size]
-    return (repeated.view(shape) * shape[-1] ** -0.5).contiguous()
+    return repeated.view(shape).mul(shape[-1] ** -0.5)

@@ -12,7 +12,7 @@ from typing import Any
 from tqdm import tqdm
 
 from forebay_server.bench.client import EndpointClient, EndpointError, Timeouts
-from forebay_server.bench.load import Load, LoadPlan, as_plain
+from forebay_server.bench.load import Load, LoadPlan, Sender, as_plain
 from forebay_server.bench.load_metrics import load_figures
 from forebay_server.bench.records import RequestRecord
 from forebay_server.bench.serve_arguments import parse
@@ -96,7 +96,7 @@ async def _measure(options: argparse.Namespace, records: list[RequestRecord], se
         await client.close()
 
 
-async def _find_form(options: argparse.Namespace, send: Any) -> PromptForm:
+async def _find_form(options: argparse.Namespace, send: Sender) -> PromptForm:
     """Send the warm-up requests; those tell whether the endpoint takes token ids, and whether it works at all.
 
     Raises:
@@ -114,7 +114,7 @@ async def _find_form(options: argparse.Namespace, send: Any) -> PromptForm:
     return form
 
 
-async def _warm_up(options: argparse.Namespace, form: PromptForm, send: Any, number: int) -> RequestRecord:
+async def _warm_up(options: argparse.Namespace, form: PromptForm, send: Sender, number: int) -> RequestRecord:
     record = RequestRecord(number, time.perf_counter())
     prompts = _workload(options, form, options.seed + _WARM_UP_SEED + number).prompts()
     await send(next(prompts), record)
