@@ -25,12 +25,12 @@ def test_a8_a_flood_is_answered_or_refused(start_server: StartServer) -> None:
 
 def test_a4_five_hundred_clients_that_leave_leave_nothing_behind(start_server: StartServer) -> None:
     server = start_server(fake_step_seconds="0.005")
-    assert "{200: 1}" in stress(server, "aborts", "--number", "500")
+    assert "{200: 1}" in stress(server, "aborts", "--number", "500", "--at-a-time", "64")
 
 
 def test_a_short_soak_finds_no_fault(start_server: StartServer) -> None:
     server = start_server(fake_step_seconds="0.002")
-    told = stress(server, "soak", "--minutes", "0.2", "--pid", str(server.process.pid))
+    told = stress(server, "soak", "--minutes", "0.1", "--pid", str(server.process.pid))
     assert "memory grew by" in told
 
 

@@ -18,8 +18,8 @@ from forebay_server.llm import Generation
 from tests.smollm2 import smollm2_gguf
 from tests.test_server.models.tiny_llama import save_tiny_llama
 
-GREEDY = SamplingParams(max_tokens=20, temperature=0, ignore_eos=True, logprobs=1)
-SEEDED = SamplingParams(max_tokens=20, temperature=1, seed=5, ignore_eos=True, logprobs=1)
+GREEDY = SamplingParams(max_tokens=12, temperature=0, ignore_eos=True, logprobs=1)
+SEEDED = SamplingParams(max_tokens=12, temperature=1, seed=5, ignore_eos=True, logprobs=1)
 
 
 def prompts_of(number: int, *, longest: int = 90, vocab_size: int = 128) -> list[list[int]]:
@@ -88,7 +88,7 @@ def test_d2_a_prompt_in_chunks_answers_as_in_one_piece(llm: LLM, folder: Path, c
 def test_p3_p10_preempted_requests_answer_as_if_alone(llm: LLM, folder: Path, shared: bool) -> None:
     """vllm #16832; nano-vllm PR #211, #233: recomputed, and resumed on a prefix that is cached."""
     prompts = [([7] * 40 if shared else []) + prompt for prompt in prompts_of(6, longest=30)]
-    sampling = SamplingParams(max_tokens=60, temperature=0, ignore_eos=True, logprobs=1)
+    sampling = SamplingParams(max_tokens=45, temperature=0, ignore_eos=True, logprobs=1)
     alone = cold_and_alone(llm, prompts, sampling)
     small = LLM(str(folder), dtype="float32", kv_cache_tokens=16 * 16, debug=True)
     found = small.generate(prompts, sampling)
