@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
+from forebay_kernels.cpu.arena import zeros
 from forebay_server.config import EngineConfig
 from forebay_server.errors import ExitCode, StartupError
 from forebay_server.layers.kv_cache import KVCache
@@ -90,6 +91,8 @@ def working_bytes(config: EngineConfig, model_config: ModelConfig) -> int:
 def allocate_kv_cache(layout: KVCacheLayout, model_config: ModelConfig, device: torch.device) -> KVCache:
     """All zero, with scales where the dtype is int8."""
     shape = (model_config.num_layers, 2, layout.num_blocks, layout.block_size, model_config.num_kv_heads)
-    numbers = torch.zeros(*shape, model_config.head_dim, dtype=layout.dtype, device=device)
+    sizes = (*shape, model_config.head_dim)
+    is_cpu = device.type == "cpu"
+    numbers = zeros(sizes, layout.dtype) if is_cpu else torch.zeros(sizes, dtype=layout.dtype, device=device)
     has_scales = not layout.dtype.is_floating_point
     return KVCache(numbers, torch.zeros(shape, dtype=SCALE_DTYPE, device=device) if has_scales else None)

@@ -57,16 +57,6 @@ inline F16 load_cached(const LayerCache& cache, int part, int64_t row, int from)
     return to_float(load_int8((const int8_t*)cache.part[part] + at)) * set1(cache.scales[part][row]);
 }
 
-// Ask for keys (part 0) or values (part 1) [first, first + count) of a sequence before they are needed.
-inline void prefetch_cached(const LayerCache& cache, int part, const int32_t* blocks, int head, int first, int count) {
-    const int64_t item = cache.kind == CACHE_FLOAT32 ? 4 : cache.kind == CACHE_BF16 ? 2 : 1;
-    for (int j = 0; j < count; j++) {
-        const int64_t row = cache.slot(blocks, first + j) * cache.num_kv_heads + head;
-        const char* bytes = (const char*)cache.part[part] + row * cache.head_dim * item;
-        for (int64_t i = 0; i < cache.head_dim * item; i += 64) _mm_prefetch(bytes + i, _MM_HINT_T1);
-    }
-}
-
 // Keys [first, first + count) of a sequence, transposed: [head_dim, KEYS]. Columns from count on are not keys.
 inline void load_keys(const LayerCache& cache, const int32_t* blocks, int head, int first, int count, float* keys) {
     for (int key = 0; key < count; key += 16) {
@@ -244,12 +234,8 @@ inline void attend(const LayerCache& cache, const int32_t* blocks, int head, int
     }
     for (int first = 0; first < num_keys; first += KEYS) {
         const int count = num_keys - first < KEYS ? num_keys - first : KEYS;
-        const int num_left = num_keys - first - count, num_next = num_left < KEYS ? num_left : KEYS;
-        for (int i = 0; i < num_heads; i++) {
-            if (first == 0) prefetch_cached(cache, 1, blocks, head + i, 0, count);
-            for (int part = 0; part < 2; part++) prefetch_cached(cache, part, blocks, head + i, first + count, num_next);
+        for (int i = 0; i < num_heads; i++)
             attend_tile(cache, blocks, head + i, start, num_tokens, group, first, count, s.skip(i * rows, head_dim));
-        }
     }
     for (int row = 0; row < num_heads * rows; row++) {
         const F16 factor = set1(1.0f / s.totals[row]);

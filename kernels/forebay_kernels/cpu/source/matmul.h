@@ -24,22 +24,10 @@ inline int64_t panel_bytes(const Weight& weight) {
     return weight.kind == INT4_GROUPS ? numbers / 2 : weight.kind == BF16 ? numbers * 2 : numbers;
 }
 
-// Weights that a tile asks for on its way, because they are needed next: of every 256 bytes that it reads some lines,
-// so many bytes ahead.
-struct Prefetch {
-    int64_t ahead;
-    int first_line, last_line;
-
-    void operator()(const uint8_t* bytes) const {
-        for (int line = first_line; line < last_line; line++)
-            _mm_prefetch((const char*)bytes + ahead + line * 64, _MM_HINT_T1);
-    }
-};
-
 // Add groups [first, last) of ROWS rows and SIXTEENS * 16 outputs to sums, [rows, 64].
 template <int KIND, int ROWS, int SIXTEENS>
 inline __attribute__((always_inline)) void add_tile(const Weight& weight, int panel, int sixteen, const Activations& x,
-                                                     int row, int first, int last, float* sums, Prefetch prefetch) {
+                                                     int row, int first, int last, float* sums) {
     const int groups = num_groups(weight), group = weight.group;
     const uint8_t* data = weight.data + panel * panel_bytes(weight) + sixteen * 64;
     const int8_t* values = x.values + (int64_t)row * weight.num_inputs;
@@ -57,7 +45,6 @@ inline __attribute__((always_inline)) void add_tile(const Weight& weight, int pa
             const uint8_t* bytes = data + (int64_t)g * group * (PANEL / 2);
             for (int k = 0; k < group; k += 8, bytes += 4 * PANEL) {
                 Registers<Bytes, SIXTEENS> w;
-                prefetch(bytes);
                 repeat<SIXTEENS>([&](auto b) INLINE_LAMBDA {
                     at<b>(w) = low_nibbles(load_weights(bytes + b * 64));
                 });
@@ -81,7 +68,6 @@ inline __attribute__((always_inline)) void add_tile(const Weight& weight, int pa
             const uint8_t* bytes = data + (int64_t)g * group * PANEL;
             for (int k = 0; k < group; k += 4, bytes += 4 * PANEL) {
                 Registers<Bytes, SIXTEENS> w;
-                prefetch(bytes);
                 repeat<SIXTEENS>([&](auto b) INLINE_LAMBDA {
                     at<b>(w) = load_weights(bytes + b * 64);
                 });
@@ -120,7 +106,7 @@ inline __attribute__((always_inline)) void add_tile(const Weight& weight, int pa
 template <int ROWS, int SIXTEENS>
 inline __attribute__((always_inline)) void add_bf16_tile(const Weight& weight, int panel, int sixteen,
                                                           const Activations& x, int row, int first, int last,
-                                                          float* sums, Prefetch prefetch) {
+                                                          float* sums) {
     const uint8_t* data = weight.data + panel * panel_bytes(weight) + sixteen * 64;
     const uint16_t* values = x.bf16 + (int64_t)row * weight.num_inputs;
     Registers<F16, ROWS * SIXTEENS> sum;
@@ -131,7 +117,6 @@ inline __attribute__((always_inline)) void add_bf16_tile(const Weight& weight, i
     });
     for (int k = first; k < last; k++) {
         const uint8_t* bytes = data + (int64_t)k * 4 * PANEL;
-        prefetch(bytes);
         Registers<int32_t, ROWS> two;
         repeat<ROWS>([&](auto m) INLINE_LAMBDA {
             memcpy(&at<m>(two), values + (int64_t)m * weight.num_inputs + 2 * k, 4);
@@ -163,20 +148,20 @@ inline __attribute__((always_inline)) void add_bf16_tile(const Weight& weight, i
 
 template <int KIND, int ROWS>
 __attribute__((noinline)) void add_rows(const Weight& weight, int panel, int sixteen, int sixteens, const Activations& x,
-                                        int row, int first, int last, float* sums, Prefetch prefetch) {
+                                        int row, int first, int last, float* sums) {
     for (int end = sixteen + sixteens; sixteen < end; sixteen += TILE_SIXTEENS) {
         if constexpr (KIND == BF16) {
-            add_bf16_tile<ROWS, TILE_SIXTEENS>(weight, panel, sixteen, x, row, first, last, sums, prefetch);
+            add_bf16_tile<ROWS, TILE_SIXTEENS>(weight, panel, sixteen, x, row, first, last, sums);
         } else {
-            add_tile<KIND, ROWS, TILE_SIXTEENS>(weight, panel, sixteen, x, row, first, last, sums, prefetch);
+            add_tile<KIND, ROWS, TILE_SIXTEENS>(weight, panel, sixteen, x, row, first, last, sums);
         }
     }
 }
 
 template <int KIND>
 inline void add_block(const Weight& weight, int panel, const Activations& x, int row, int rows, int first, int last,
-                      float* sums, int64_t ahead) {
-    using Function = void (*)(const Weight&, int, int, int, const Activations&, int, int, int, float*, Prefetch);
+                      float* sums) {
+    using Function = void (*)(const Weight&, int, int, int, const Activations&, int, int, int, float*);
 #if defined(__AVX512F__)
     constexpr Function functions[] = {add_rows<KIND, 1>, add_rows<KIND, 2>, add_rows<KIND, 3>,
                                       add_rows<KIND, 4>, add_rows<KIND, 5>, add_rows<KIND, 6>};
@@ -186,8 +171,7 @@ inline void add_block(const Weight& weight, int panel, const Activations& x, int
     const int num_tiles = (rows + TILE_ROWS - 1) / TILE_ROWS;
     for (int tile = 0, done = 0; tile < num_tiles; tile++) {
         const int size = (rows - done + num_tiles - tile - 1) / (num_tiles - tile);
-        const Prefetch prefetch{ahead, ahead ? 4 * tile / num_tiles : 0, ahead ? 4 * (tile + 1) / num_tiles : 0};
-        functions[size - 1](weight, panel, 0, PANEL / 16, x, row + done, first, last, sums + done * PANEL, prefetch);
+        functions[size - 1](weight, panel, 0, PANEL / 16, x, row + done, first, last, sums + done * PANEL);
         done += size;
     }
 }
@@ -195,34 +179,26 @@ inline void add_block(const Weight& weight, int panel, const Activations& x, int
 constexpr int BLOCK_BYTES = 32 * 1024;  // of weights that several tiles of rows read in turn: they stay in the L1 cache
 
 template <int KIND>
-inline void panel_of_kind(const Weight& weight, int panel, const Activations& x, int row, int rows, float* sums,
-                          int next_panel) {
+inline void panel_of_kind(const Weight& weight, int panel, const Activations& x, int row, int rows, float* sums) {
     // Groups, or pairs of inputs for BF16; a panel's bytes of each.
     const int num_steps = KIND == BF16 ? weight.num_inputs / 2 : num_groups(weight);
-    const int64_t step_bytes = panel_bytes(weight) / num_steps;
     int num_blocks = rows <= TILE_ROWS ? 1 : (int)((panel_bytes(weight) + BLOCK_BYTES - 1) / BLOCK_BYTES);
     if (num_blocks > num_steps) num_blocks = num_steps;
     for (int block = 0, first = 0; block < num_blocks; block++) {
         const int last = (int)((int64_t)num_steps * (block + 1) / num_blocks);
-        // The next block of the panel, or else the first of the panel that this thread will probably take next.
-        const int64_t next = block + 1 < num_blocks ? (last - first) * step_bytes
-                                                    : next_panel * panel_bytes(weight) - first * step_bytes;
-        const bool is_inside = block + 1 < num_blocks || panel + next_panel < weight.num_outputs / PANEL;
-        add_block<KIND>(weight, panel, x, row, rows, first, last, sums, rows > TILE_ROWS && is_inside ? next : 0);
+        add_block<KIND>(weight, panel, x, row, rows, first, last, sums);
         first = last;
     }
 }
 
-// The outputs of one panel for rows [row, row + rows): sums becomes [rows, 64]. The caller is likely to go on with the
-// panel `next_panel` further on; 0: with the same one.
-inline void multiply_panel(const Weight& weight, int panel, const Activations& x, int row, int rows, float* sums,
-                           int next_panel = 0) {
+// The outputs of one panel for rows [row, row + rows): sums becomes [rows, 64].
+inline void multiply_panel(const Weight& weight, int panel, const Activations& x, int row, int rows, float* sums) {
     memset(sums, 0, sizeof(float) * rows * PANEL);
     switch (weight.kind) {
-        case INT8_CHANNELS: panel_of_kind<INT8_CHANNELS>(weight, panel, x, row, rows, sums, next_panel); break;
-        case INT8_GROUPS: panel_of_kind<INT8_GROUPS>(weight, panel, x, row, rows, sums, next_panel); break;
-        case INT4_GROUPS: panel_of_kind<INT4_GROUPS>(weight, panel, x, row, rows, sums, next_panel); break;
-        default: panel_of_kind<BF16>(weight, panel, x, row, rows, sums, next_panel);
+        case INT8_CHANNELS: panel_of_kind<INT8_CHANNELS>(weight, panel, x, row, rows, sums); break;
+        case INT8_GROUPS: panel_of_kind<INT8_GROUPS>(weight, panel, x, row, rows, sums); break;
+        case INT4_GROUPS: panel_of_kind<INT4_GROUPS>(weight, panel, x, row, rows, sums); break;
+        default: panel_of_kind<BF16>(weight, panel, x, row, rows, sums);
     }
     for (int b = 0; b < PANEL; b += 16) {
         const int64_t output = (int64_t)panel * PANEL + b;

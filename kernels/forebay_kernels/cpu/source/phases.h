@@ -63,8 +63,7 @@ void Step::multiply(const Weight& weight, const Activations& x, int num_rows, in
         for (int row = (int)((int64_t)num_rows * part / parts); row < end;) {
             const int num_left = (end - row + ITEM_ROWS - 1) / ITEM_ROWS, rows = (end - row + num_left - 1) / num_left;
             for (int i = 0; i < panels_at_once; i++)
-                multiply_panel(weight, panel * panels_at_once + i, x, row, rows, sums + i * ITEM_ROWS * PANEL,
-                               row + rows < end ? 0 : i + 1 < panels_at_once ? 1 : panels_at_once * (num_threads_ - 1) + 1);
+                multiply_panel(weight, panel * panels_at_once + i, x, row, rows, sums + i * ITEM_ROWS * PANEL);
             finish(panel, row, rows, sums);
             row += rows;
         }
