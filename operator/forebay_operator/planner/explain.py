@@ -90,7 +90,8 @@ def _format_line(request: PlanRequest, attempt: Attempt) -> str:
     if scheme.format not in UNQUANTIZED:
         text += f"; {support} on {accelerator.name}"
         if support == "dequantized":
-            text += f": stored so, multiplied as {option.dtype_format}"
+            multiplied = "int8" if accelerator.device == "cpu" else option.dtype_format
+            text += f": stored so, multiplied as {multiplied}"
     if request.weights == "auto" and not scheme.from_checkpoint and attempt.fits:
         text += "; the most precise allowed format that meets the KV budget"
     return text
