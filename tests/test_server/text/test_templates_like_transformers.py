@@ -49,7 +49,7 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
 def theirs(tokenizer: Tokenizer, source: str, conversation: list[dict[str, Any]], **names: Any) -> str | None:
     """What transformers renders; None when the template refuses."""
     try:
-        rendered, _ = render_jinja_template(
+        rendered: Any = render_jinja_template(
             [conversation],
             chat_template=source,
             bos_token=tokenizer.bos_token,
@@ -58,7 +58,7 @@ def theirs(tokenizer: Tokenizer, source: str, conversation: list[dict[str, Any]]
         )
     except (jinja2.TemplateError, TypeError, ValueError):
         return None
-    text: str = rendered[0]
+    text: str = rendered[0][0]
     return text
 
 
