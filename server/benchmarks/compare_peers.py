@@ -76,7 +76,7 @@ class Worker:
                 stdout=subprocess.PIPE,
                 stderr=messages,
                 text=True,
-                env={**os.environ, "PYTHONPATH": str(SERVER_FOLDER), "OMP_NUM_THREADS": str(setup.threads)},
+                env={**os.environ, "PYTHONPATH": str(SERVER_FOLDER)},
             )
         try:
             self.ready = self._ask(asdict(setup))["ready"]
