@@ -74,14 +74,18 @@ class WeightSlot:
         """[out_features, in_features], as this rank has it."""
         return self.shape if self.cut is None else self.cut.shape(self.shape)
 
-    def fill(self, weight: LinearWeight, *, quantizes_input: bool) -> None:
-        """Give the layer the weight, or what this rank holds of it.
+    def part_of(self, weight: LinearWeight) -> LinearWeight:
+        """What this rank holds of the checkpoint's weight.
 
         Raises:
-            ValueError: the rank's part cannot be cut out of a weight of this form.
+            ValueError: it cannot be cut out of a weight of this form.
         """
+        return weight if self.cut is None else self.cut.of(weight)
+
+    def fill(self, weight: LinearWeight, *, quantizes_input: bool) -> None:
+        """Give the layer what this rank holds of the weight."""
         self.layer.quantizes_input |= quantizes_input
-        self.layer.set_part(self.part, weight if self.cut is None else self.cut.of(weight))
+        self.layer.set_part(self.part, weight)
 
 
 @dataclass(frozen=True, slots=True)

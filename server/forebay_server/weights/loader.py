@@ -204,16 +204,20 @@ def _fill(
         slot = slots.get(name)
         if isinstance(slot, WeightSlot):
             target = formats[name]
+            is_cut = slot.cut is not None and target.kind == "plain" and isinstance(weight, torch.Tensor)
+            if is_cut:
+                weight = slot.part_of(weight)  # a copy: of a file that is mapped, a rank reads its own pages only
             held = convert(weight, target, dtype)
             _note(conversions, checkpoint.stored_as(name), target, weight, held)
-            if held is weight:
+            if held is weight and not is_cut:
                 held = copied(weight)  # it may be a view of the file
             try:
+                held = held if is_cut else slot.part_of(held)  # scales are those of whole rows and groups
                 slot.fill(to_device(held, device), quantizes_input=target.quantizes_input)
             except ValueError as error:
                 raise _cannot_be_cut(name, error) from error
         elif slot is not None:
-            slot.copy_(dequantize(weight))
+            slot.copy_(weight if isinstance(weight, torch.Tensor) else dequantize(weight))
         bytes_done += file_bytes
         progress(bytes_done, checkpoint.total_bytes)
     return list(conversions.values())

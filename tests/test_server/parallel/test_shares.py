@@ -1,16 +1,30 @@
 """How a model is divided: every architecture's logits from 2 and 4 ranks equal those from one."""
 
+import math
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 import torch
 
+from forebay_kernels.fp8_weights import Fp8Weight
+from forebay_kernels.int4_weights import Int4Weight
+from forebay_kernels.int8_weights import Int8Weight
+from forebay_server.config import Quantization
 from forebay_server.errors import StartupError
 from forebay_server.layers.weight_cut import Cut
+from forebay_server.layers.weight_forms import LinearWeight, WeightFormat, dequantize, weight_shape
+from forebay_server.models.decoder import CausalLM, DecoderLayer
 from forebay_server.models.hugging_face_config import config_from_hugging_face
 from forebay_server.models.model_config import ModelConfig
+from forebay_server.parallel.group import ONE_RANK, OneRank, RankGroup
 from forebay_server.parallel.shares import check_shares, head_shares, vocabulary_share
+from forebay_server.weights import loader
+from forebay_server.weights.checkpoint import open_checkpoint
+from forebay_server.weights.convert import convert
+from forebay_server.weights.loader import load_model
+from forebay_server.weights.quantization import QuantizationOptions
 from tests.test_server.models.forward import load, logits_of
 from tests.test_server.models.tiny_llama import tiny_config
 from tests.test_server.models.tiny_models import ARCHITECTURES, save_tiny
@@ -82,3 +96,61 @@ def test_a_cut_takes_ranges_of_rows_and_columns() -> None:
     assert torch.equal(rows.of_tensor(matrix), matrix[[0, 3, 4]])
     assert rows.shape((6, 4)) == (3, 4)
     assert torch.equal(Cut(1, ((1, 3),)).of_tensor(matrix), matrix[:, 1:3])
+
+
+class Rank(OneRank):
+    """A rank that only loads: it never meets the others."""
+
+    def __init__(self, rank: int, size: int) -> None:
+        self.rank, self.size = rank, size
+
+
+def held(folder: Path, group: RankGroup, options: QuantizationOptions) -> CausalLM:
+    checkpoint = open_checkpoint(folder)
+    return load_model(checkpoint, torch.float32, torch.device("cpu"), 1 << 30, options=options, group=group).model
+
+
+@pytest.mark.parametrize("mode", ["int8", "int4", "fp8"])
+def test_quantized_weights_are_divided_without_changing_a_number(tmp_path: Path, mode: Quantization) -> None:
+    """What the ranks hold, put together, is what one rank holds: scales are those of whole rows and groups."""
+    folder, _ = save_tiny(tmp_path, "qwen3", intermediate_size=128)
+    options = QuantizationOptions(mode=mode, group_size=32)
+    one = cast(DecoderLayer, held(folder, ONE_RANK, options).layers[0])
+    ranks = [cast(DecoderLayer, held(folder, Rank(rank, 2), options).layers[0]) for rank in range(2)]
+
+    def values(layer: DecoderLayer, part: str, name: str) -> torch.Tensor:
+        return dequantize(getattr(getattr(layer, part), name).weights[0])
+
+    for part, name, dim in (("self_attn", "o_proj", 1), ("mlp", "down_proj", 1)):
+        assert isinstance(getattr(getattr(one, part), name).weights[0], Int8Weight | Int4Weight | Fp8Weight)
+        assert torch.equal(torch.cat([values(rank, part, name) for rank in ranks], dim), values(one, part, name))
+    gate_up = [values(rank, "mlp", "gate_up_proj").chunk(2) for rank in ranks]
+    together = torch.cat([gate_up[0][0], gate_up[1][0], gate_up[0][1], gate_up[1][1]])
+    assert torch.equal(together, values(one, "mlp", "gate_up_proj"))
+
+
+def test_a_cut_through_a_group_is_refused_by_the_layers_name(tmp_path: Path) -> None:
+    folder, _ = save_tiny(tmp_path, "llama")
+    options = QuantizationOptions(mode="int4", group_size=32)
+    with pytest.raises(
+        StartupError, match=r"model.layers.0.* cannot be divided between the ranks: .* group of 32"
+    ) as caught:
+        held(folder, Rank(0, 4), options)
+    assert caught.value.exit_code == 2
+
+
+def test_a_rank_converts_only_its_own_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files are mapped, so what is not looked at is not read."""
+    folder, _ = save_tiny(tmp_path, "llama")
+    seen = 0
+
+    def watched(weight: LinearWeight, target: WeightFormat, dtype: torch.dtype) -> LinearWeight:
+        nonlocal seen
+        seen += math.prod(weight_shape(weight))
+        return convert(weight, target, dtype)
+
+    monkeypatch.setattr(loader, "convert", watched)
+    held(folder, ONE_RANK, QuantizationOptions())
+    whole, seen = seen, 0
+    held(folder, Rank(1, 2), QuantizationOptions())
+    assert seen == whole // 2
