@@ -13,12 +13,18 @@ import subprocess
 import sys
 import sysconfig
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-try:
+if TYPE_CHECKING:
+    from hatchling.builders.config import BuilderConfig
     from hatchling.builders.hooks.plugin.interface import BuildHookInterface
-except ImportError:  # by hand, without the build backend
-    BuildHookInterface = object
+
+    Hook = BuildHookInterface[BuilderConfig]
+else:
+    try:
+        from hatchling.builders.hooks.plugin.interface import BuildHookInterface as Hook
+    except ImportError:  # by hand, without the build backend
+        Hook = object
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = Path("kernels/forebay_kernels/cpu")
@@ -42,7 +48,7 @@ VARIANT_FLAGS = {
 """The variants that `forebay_kernels.cpu.library` chooses from."""
 
 
-class LibraryHook(BuildHookInterface):  # type: ignore[misc]  # hatchling's, or none
+class LibraryHook(Hook):
     """Puts the libraries into the wheel."""
 
     PLUGIN_NAME = "custom"

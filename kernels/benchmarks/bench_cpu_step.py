@@ -5,6 +5,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import torch
@@ -29,7 +30,8 @@ def random_weight(kind: str, rows: int, columns: int) -> AnyWeight:
     """Numbers that no one looks at, of a size that keeps sums finite."""
     scale = columns**-0.5
     if kind == "bf16":
-        return (torch.randn(rows, columns) * scale).bfloat16()
+        plain: torch.Tensor = torch.randn(rows, columns) * scale
+        return plain.bfloat16()
     if kind == "int4":
         numbers = torch.randint(0, 256, (rows, columns // 2), dtype=torch.uint8)
         return Int4Weight(numbers, torch.full((rows, columns // 32), scale / 4), None, None)
@@ -123,7 +125,7 @@ def main() -> int:
     print(f"  reading as many bytes      {floor * 1e3:8.2f} ms  {num_bytes / floor / 1e9:6.1f} GB/s")
     for num_sequences in (1, 4, 16):
         batch = make_batch(num_sequences, 1, PROMPT)
-        seconds = best_seconds(lambda batch=batch: step.best(batch), arguments.seconds)
+        seconds = best_seconds(partial(step.best, batch), arguments.seconds)
         share = f"  {floor / seconds:4.0%} of the floor" if num_sequences == 1 else ""
         line = f"  decode, {num_sequences:2} sequences       {seconds * 1e3:8.2f} ms"
         print(f"{line}  {num_sequences / seconds:6.0f} tokens/s{share}")

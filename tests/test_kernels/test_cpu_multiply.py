@@ -18,7 +18,7 @@ KINDS = ("channels", "groups of 32", "groups of 128", "q4_0", "q4_1", "gptq", "i
 
 def make_weight(kind: str, out_features: int, in_features: int) -> AnyWeight:
     generator = torch.Generator().manual_seed(out_features * 1000 + in_features)
-    weight = torch.randn(out_features, in_features, generator=generator) / in_features**0.5
+    weight: torch.Tensor = torch.randn(out_features, in_features, generator=generator) / in_features**0.5
     if kind == "bf16":
         return weight.bfloat16()
     if kind == "channels":

@@ -91,7 +91,19 @@ class Model:
                 pack(matrix, bias, num_parts=2 if index == 2 else 1)
                 for index, (matrix, bias) in enumerate(zip(matrices, biases, strict=True))
             ]
-            layers.append(LlamaLayerWeights(*norms, *packed, query_norm, key_norm))
+            qkv, output, gate_up, down = packed
+            layers.append(
+                LlamaLayerWeights(
+                    input_norm=norms[0],
+                    attention_norm=norms[1],
+                    qkv=qkv,
+                    output=output,
+                    gate_up=gate_up,
+                    down=down,
+                    query_norm=query_norm,
+                    key_norm=key_norm,
+                )
+            )
         cache_shape = (2, 2, NUM_BLOCKS, shape.block_size, shape.kv_heads, shape.head_dim)
         # What was never written must not matter.
         cache = torch.full(cache_shape, 77 if shape.cache == torch.int8 else torch.nan, dtype=shape.cache)
@@ -121,7 +133,7 @@ class Model:
         return self._random(rows) if self.shape.has_bias else None
 
     def _weight(self, rows: int, columns: int) -> AnyWeight:
-        weight = self._random(rows, columns) / columns**0.5
+        weight: torch.Tensor = self._random(rows, columns) / columns**0.5
         if self.shape.kind == "bf16":
             return weight.bfloat16()
         if self.shape.kind == "int4":
@@ -139,7 +151,8 @@ class Model:
         for matrices, biases, norms in zip(self.matrices, self.biases, self.norms, strict=True):
             qkv = linear(rms_norm(residual, norms[0], 1e-5), matrices[0], biases[0])
             query, key, value = (
-                part.unflatten(1, (-1, shape.head_dim)) for part in qkv.split([query_size, key_size, key_size], dim=1)
+                part.reshape(len(token_ids), -1, shape.head_dim)
+                for part in torch.split(qkv, [query_size, key_size, key_size], dim=1)
             )
             if self.head_norms is not None:
                 query, key = (

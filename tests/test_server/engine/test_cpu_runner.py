@@ -30,7 +30,8 @@ def without_library(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
 
 
 def load(folder: Path, **options: Any) -> Engine:
-    config = EngineConfig(model=str(folder), **({"dtype": "bfloat16", "max_model_len": 64, "device": "cpu"} | options))
+    merged: dict[str, Any] = {"dtype": "bfloat16", "max_model_len": 64, "device": "cpu"} | options
+    config = EngineConfig(model=str(folder), **merged)
     return load_engine(config, debug=True)[0]
 
 
