@@ -75,6 +75,7 @@ class FakeRunner:
                 tokens[request.request_id] = SampledToken(prompt_logprobs=scores)
             if request.is_sampled:
                 length = request.context_len + len(request.token_ids)
+                assert request.num_output_tokens == length - request.num_prompt_tokens
                 known = [self._slots[self._slot(request.block_ids, position)] for position in range(length)]
                 tokens[request.request_id] = SampledToken(next_token(known), prompt_logprobs=scores)
         return tokens
