@@ -23,7 +23,7 @@ from forebay_server.engine.kv_cache import KVCacheLayout, allocate_kv_cache, pla
 from forebay_server.engine.limits import SchedulerLimits
 from forebay_server.engine.model_runner import Runner
 from forebay_server.engine.plan_check import room, with_plan
-from forebay_server.engine.runners import build_runner
+from forebay_server.engine.runners import build_runner, is_compiled
 from forebay_server.engine.scheduler import Scheduler
 from forebay_server.engine.scheduler_output import SampledToken, SchedulerOutput
 from forebay_server.errors import ExitCode, StartupError
@@ -181,10 +181,11 @@ def load_engine(
     _check_supported(config)
     device = resolve_device(config.device)
     checkpoint = open_checkpoint(Path(config.model))
-    options = quantization_options(config, device)
     dtype = resolve_dtype(config, checkpoint.config)
     kv_dtype = resolve_kv_dtype(config, dtype)
     max_model_len = _max_model_len(config, checkpoint.config)
+    compiled = is_compiled(checkpoint.config, device, max_model_len, config.tensor_parallel_size)
+    options = quantization_options(config, device, is_compiled=compiled)
     num_sharing = config.tensor_parallel_size if device.type == "cpu" else 1
     free_bytes = available_bytes(device, num_sharing)
     ranks = start_ranks(config, checkpoint.config, device, options, room(planned, free_bytes))

@@ -13,6 +13,8 @@ from forebay_server.engine.model_runner import ModelRunner, Runner
 from forebay_server.layers.kv_cache import KVCache
 from forebay_server.layers.rotary_embedding import rotary_tables
 from forebay_server.models.decoder import CausalLM
+from forebay_server.models.model_config import ModelConfig
+from forebay_server.models.registry import model_class
 from forebay_server.parallel.forward import ParallelForwardPass
 from forebay_server.parallel.ranks import Ranks
 
@@ -62,6 +64,15 @@ def build_runner(
     )
     logger.info("steps are computed by the C++ library: %s, %d threads", variant, num_threads)
     return CpuRunner(step)
+
+
+def is_compiled(model_config: ModelConfig, device: torch.device, max_model_len: int, num_ranks: int) -> bool:
+    """Whether the C++ library would compute this model, given weights that it can read."""
+    if device.type != "cpu" or num_ranks > 1 or best_variant() is None:
+        return False
+    with torch.device("meta"):
+        model = model_class(model_config)(model_config)
+    return why_not(model, max_model_len) is None
 
 
 def _why_torch(model: CausalLM, kv_cache: KVCache, max_model_len: int) -> str | None:
