@@ -24,7 +24,9 @@ class Int8Weight:
     def dequantize(self) -> torch.Tensor:
         """[out_features, in_features], float32."""
         num_groups = self.scales.shape[1]
-        return (self.values.float().unflatten(1, (num_groups, -1)) * self.scales.unsqueeze(2)).flatten(1)
+        groups = self.values.float().reshape(len(self.values), num_groups, -1)
+        dequantized: torch.Tensor = groups * self.scales.unsqueeze(2)
+        return dequantized.flatten(1)
 
 
 def quantize_int8(weight: torch.Tensor, group_size: int | None = None) -> Int8Weight:
@@ -42,5 +44,5 @@ def quantize_int8(weight: torch.Tensor, group_size: int | None = None) -> Int8We
         group_size = in_features
     if group_size < 1 or in_features % group_size:
         raise ValueError(f"group_size: expected a divisor of in_features {in_features}, got {group_size}")
-    values, scales = quantize_rows(weight.unflatten(1, (-1, group_size)), torch.int8)
+    values, scales = quantize_rows(weight.reshape(len(weight), -1, group_size), torch.int8)
     return Int8Weight(values.flatten(1), scales)
