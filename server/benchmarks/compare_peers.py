@@ -41,6 +41,8 @@ class Entrant:
     environment: str
     form: str
     options: dict[str, str]
+    preload: str = ""
+    """A library below the environment that its makers want loaded first."""
 
 
 ENTRANTS = {
@@ -48,7 +50,7 @@ ENTRANTS = {
     table.OURS_4: Entrant("forebay_engine", "", "bf16", {"quantization": "int4"}),
     table.OURS_16: Entrant("forebay_engine", "", "bf16", {"quantization": "none"}),
     table.OPENVINO: Entrant("openvino_int8", "openvino", "openvino-int8", {}),
-    table.VLLM: Entrant("vllm_cpu", "vllm", "bf16", {}),
+    table.VLLM: Entrant("vllm_cpu", "vllm", "bf16", {}, preload="lib/libiomp5.so"),
     table.LLAMA_8: Entrant("llama_cpp_gguf", "llama.cpp", "Q8_0", {"format": "Q8_0"}),
     table.LLAMA_4: Entrant("llama_cpp_gguf", "llama.cpp", "Q4_0", {"format": "Q4_0"}),
 }
@@ -65,9 +67,10 @@ class Worker:
         command: that starts it.
         setup: what it loads.
         log: where its messages go.
+        preload: a library to load first; empty: none.
     """
 
-    def __init__(self, command: Sequence[str], setup: Setup, log: Path) -> None:
+    def __init__(self, command: Sequence[str], setup: Setup, log: Path, preload: str = "") -> None:
         self._log = log
         with log.open("w") as messages:
             self._process = subprocess.Popen(
@@ -76,7 +79,7 @@ class Worker:
                 stdout=subprocess.PIPE,
                 stderr=messages,
                 text=True,
-                env={**os.environ, "PYTHONPATH": str(SERVER_FOLDER)},
+                env={**os.environ, "PYTHONPATH": str(SERVER_FOLDER), **({"LD_PRELOAD": preload} if preload else {})},
             )
         try:
             self.ready = self._ask(asdict(setup))["ready"]
@@ -210,7 +213,9 @@ def _start(
         command = [str(python), "-m", f"benchmarks.peers.{entrant.module}"]
         started = time.perf_counter()
         try:
-            workers[name] = Worker(command, setup, folder.root / "logs" / f"{name}.log")
+            library = python.parent.parent / entrant.preload
+            preload = str(library) if entrant.preload and library.exists() else ""
+            workers[name] = Worker(command, setup, folder.root / "logs" / f"{name}.log", preload)
         except (PeerError, OSError) as error:
             missing[name] = str(error)
             continue
