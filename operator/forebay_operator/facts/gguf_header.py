@@ -197,7 +197,7 @@ class _Cursor:
         try:
             for _ in range(count):
                 at += 8 + unpack(data, at)[0]
-        except struct.error:
+        except (struct.error, OverflowError):  # a length that leads beyond the end, or beyond any end
             raise self._cut_short() from None
         self._at = at
         self._skip(0)

@@ -45,8 +45,15 @@ class WeightScheme:
     gguf_bytes: int = 0
     ends: tuple[str, ...] = ()
     """Embedding or head, where they have the scheme, too."""
+    called: str = ""
+    """For people, where it is not the format's name: the type of most of a GGUF file."""
     made_of: Checkpoint | None = None
     """The GGUF file that a format is made of while loading: parts of it that have as many bits are kept."""
+
+    @property
+    def name(self) -> str:
+        """How plans call it."""
+        return self.called or self.format
 
     @property
     def support_name(self) -> str:
@@ -148,6 +155,7 @@ def checkpoint_scheme(checkpoint: Checkpoint) -> WeightScheme:
             gguf_numbers=checkpoint.gguf_numbers,
             gguf_bytes=checkpoint.gguf_bytes,
             ends=checkpoint.gguf_ends,
+            called=checkpoint.gguf_type,
         )
     default_bits = {"fp8": 8, "fp8-block": 8, "int8": 8}.get(checkpoint.format, 4)
     return WeightScheme(

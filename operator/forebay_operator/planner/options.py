@@ -73,7 +73,7 @@ class Option:
     def name(self) -> str:
         """`fp8 weights, bf16 KV, TP 4`."""
         stages = f", PP {self.pipeline}" if self.pipeline > 1 else ""
-        return f"{self.formats.scheme.format} weights, {self.kv_format} KV, TP {self.tensor}{stages}"
+        return f"{self.formats.scheme.name} weights, {self.kv_format} KV, TP {self.tensor}{stages}"
 
 
 @dataclass(frozen=True, slots=True)

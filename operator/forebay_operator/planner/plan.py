@@ -3,7 +3,7 @@
 from forebay_operator.planner.attempt import Attempt
 from forebay_operator.planner.estimate import estimate
 from forebay_operator.planner.explain import budget_line, explanation, kv_arithmetic, rejections
-from forebay_operator.planner.formats import DTYPES, UNQUANTIZED, checkpoint_name
+from forebay_operator.planner.formats import DTYPES, UNQUANTIZED
 from forebay_operator.planner.kv_cache import kv_bytes_per_token
 from forebay_operator.planner.request import PlanRequest
 from forebay_operator.planner.result import Plan, Refusal
@@ -36,7 +36,7 @@ def _plan(request: PlanRequest, chosen: Attempt, found: Search) -> Plan:
     return Plan(
         tensor_parallel_size=option.tensor,
         pipeline_parallel_size=option.pipeline,
-        weights=checkpoint_name(request.facts.checkpoint) if scheme.format == "gguf" else scheme.format,
+        weights=scheme.name,
         dtype=DTYPES[option.dtype_format],
         quantization=option.formats.engine_quantization,
         weight_bytes_per_gpu=option.weight_bytes,
@@ -101,4 +101,4 @@ def _need(attempt: Attempt) -> int:
 def _formats(attempt: Attempt) -> str:
     scheme, kv_format = attempt.option.formats.scheme, attempt.option.kv_format
     same = scheme.format in UNQUANTIZED and scheme.format == kv_format
-    return scheme.format if same else f"{scheme.format} weights and {kv_format} KV cache"
+    return scheme.format if same else f"{scheme.name} weights and {kv_format} KV cache"
