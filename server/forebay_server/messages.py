@@ -12,6 +12,10 @@ from forebay_server.sampling_params import SamplingParams
 from forebay_server.structured.grammar import Grammar
 
 FinishReason = Literal["stop", "length", "abort", "error"]
+NOTHING_LEFT = (
+    "no token is left to pick: grammar, allowed_token_ids, bad_words, logit_bias and min_tokens exclude every one"
+)
+"""The one error of an output that is the request's own fault."""
 Pooling = Literal["last", "mean", "none"]
 """How the final hidden states of a prompt become one vector; `none`: not at all, only the prompt is computed."""
 

@@ -21,7 +21,7 @@ from forebay_server.api.embeddings import embeddings_router
 from forebay_server.api.health import health_router
 from forebay_server.api.middleware import Gatekeeper, error_headers
 from forebay_server.api.models import models_router
-from forebay_server.api.openapi_page import openapi_page
+from forebay_server.api.openapi_page import description_router
 from forebay_server.api.responses import responses_router
 from forebay_server.api.service import Service
 from forebay_server.api.tokenization import tokenize_router
@@ -40,10 +40,10 @@ def build_app(service: Service) -> FastAPI:
         version=version("forebay"),
         description="OpenAI's endpoints for one model. Unknown fields of a body are tolerated.",
         redoc_url=None,
-        docs_url="/docs",
-        openapi_url="/openapi.json",
+        docs_url=None,
+        openapi_url=None,
     )
-    app.openapi = lambda: openapi_page(app)  # type: ignore[method-assign]
+    app.include_router(description_router(app, service))
     for router in (
         chat_router,
         completions_router,

@@ -75,9 +75,19 @@ class GenerationBody(Truncated):
 
     not_offered: ClassVar[dict[str, tuple[object, ...]]] = {
         "best_of": (None, 1),
+        "custom_logit_processor": (None,),
         "guided_whitespace_pattern": (None,),
+        "kv_transfer_params": (None,),
         "length_penalty": (None, 1),
+        "logprob_token_ids": (None,),
+        "lora_path": (None,),
+        "repetition_detection": (None,),
+        "return_hidden_states": (None, False),
+        "return_token_ids": (None, False),
+        "return_tokens_as_token_ids": (None, False),
+        "stop_regex": (None,),
         "structural_tag": (None,),
+        "thinking_token_budget": (None,),
         "use_beam_search": (None, False),
     }
     """Fields that this version does not do, with the values that ask for nothing."""

@@ -2,8 +2,28 @@
 
 from typing import Any
 
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI
+from fastapi.openapi.docs import get_swagger_ui_html
 from fastapi.openapi.utils import get_openapi
+from fastapi.responses import JSONResponse, Response
+
+from forebay_server.api.service import Service
+
+
+def description_router(app: FastAPI, service: Service) -> APIRouter:
+    """`/openapi.json`, and `/docs`, where a browser shows it."""
+    router = APIRouter()
+
+    @router.get("/openapi.json", include_in_schema=False)
+    async def openapi() -> Response:
+        page = await service.in_thread(lambda: openapi_page(app))  # the first time takes a moment
+        return JSONResponse(page)
+
+    @router.get("/docs", include_in_schema=False)
+    async def docs() -> Response:
+        return get_swagger_ui_html(openapi_url="/openapi.json", title=app.title)
+
+    return router
 
 
 def openapi_page(app: FastAPI) -> dict[str, Any]:

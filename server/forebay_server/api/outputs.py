@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from forebay_server.api.engine_client import OutputQueue
 from forebay_server.errors import InternalError, InvalidRequestError, RequestTimeoutError, UnavailableError
-from forebay_server.messages import GRAMMAR_ERROR, RequestOutput
+from forebay_server.messages import GRAMMAR_ERROR, NOTHING_LEFT, RequestOutput
 
 QUEUE_RETRY_SECONDS = 5
 
@@ -40,6 +40,8 @@ async def next_output(queue: OutputQueue) -> RequestOutput:
     item = await queue.get()
     if not isinstance(item, RequestOutput):
         raise item
+    if item.error == NOTHING_LEFT:
+        raise InvalidRequestError(NOTHING_LEFT)
     if item.finish_reason == "error":
         if item.error is not None and item.error.startswith(GRAMMAR_ERROR):
             raise InvalidRequestError(item.error, code="unsupported_grammar")

@@ -10,16 +10,13 @@ from forebay_kernels import apply_bitmask
 from forebay_server.engine.logit_rules import apply_logit_rules
 from forebay_server.engine.random_numbers import uniform
 from forebay_server.engine.scheduler_output import SampledToken, ScheduledRequest
-from forebay_server.messages import TokenLogprobs
+from forebay_server.messages import NOTHING_LEFT, TokenLogprobs
 
 NUM_CANDIDATES = 1024
 """top_k and top_p look at so many of the likeliest tokens first; everything is sorted only when that is not enough."""
 LOWEST_LOGPROB = -9999.0
 """Stands for minus infinity, which JSON cannot write."""
 NOT_FINITE = "the model computed no finite logits for this request"
-NOTHING_LEFT = (
-    "no token is left to pick: grammar, allowed_token_ids, bad_words, logit_bias and min_tokens exclude every one"
-)
 
 
 def sample(logits: torch.Tensor, requests: Sequence[ScheduledRequest]) -> list[SampledToken]:

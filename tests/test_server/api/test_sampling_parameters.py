@@ -94,6 +94,6 @@ def test_rules_that_exclude_every_token_fail_that_request_alone(real_server: Ser
     reply = real_server.api(
         COMPLETIONS, {"prompt": "a", "allowed_token_ids": [5], "min_tokens": 1, "stop_token_ids": [5]}
     )
-    assert reply.status == 500
+    assert reply.status == 400
     assert "exclude every one" in reply.json["error"]["message"]
     assert choices(real_server)[0]["finish_reason"] == "length"

@@ -145,7 +145,7 @@ def test_constraints_go_with_other_parameters(real_server: ServerProcess) -> Non
 
 def test_nothing_left_to_pick_fails_the_request_alone(real_server: ServerProcess) -> None:
     reply = real_server.api(CHAT, {"messages": MESSAGES, "guided_choice": ["yes"], "allowed_token_ids": [5]})
-    assert reply.status == 500
+    assert reply.status == 400
     assert "no token is left to pick" in reply.json["error"]["message"]
     assert contents(chat(real_server, guided_choice=["yes"])) == ["yes"]
 
