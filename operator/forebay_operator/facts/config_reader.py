@@ -7,6 +7,8 @@ from forebay_operator.facts.errors import FactsError, bad_config
 
 MAX_SIZE = 1 << 31
 """No size of a model is larger; catches nonsense before it becomes arithmetic."""
+SMALLER_LIMITS = {"num_hidden_layers": 10_000}
+"""What is counted one by one is bounded more tightly."""
 
 
 class ConfigReader:
@@ -48,8 +50,9 @@ class ConfigReader:
             return default
         if isinstance(value, bool) or not isinstance(value, int):
             raise self.error(key, f"must be a whole number, not {value!r}")
-        if not minimum <= value <= MAX_SIZE:
-            raise self.error(key, f"must be between {minimum} and {MAX_SIZE}, not {value}")
+        maximum = SMALLER_LIMITS.get(key, MAX_SIZE)
+        if not minimum <= value <= maximum:
+            raise self.error(key, f"must be between {minimum} and {maximum}, not {value}")
         return value
 
     def flag(self, key: str, default: bool) -> bool:
