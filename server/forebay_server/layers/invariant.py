@@ -38,5 +38,5 @@ def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = No
     num_rows = x.shape[0]
     if num_rows == 0 or not is_invariant(x):
         return torch_linear(x, weight, bias)
-    slabs = pad(x, (0, 0, 0, -num_rows % ROWS)).split(ROWS)
+    slabs = torch.split(pad(x, (0, 0, 0, -num_rows % ROWS)), ROWS)
     return torch.cat([torch_linear(slab, weight, bias) for slab in slabs])[:num_rows]
