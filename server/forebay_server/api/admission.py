@@ -37,6 +37,17 @@ class Admission:
         """Choices admitted and not ended."""
         return self._num_in_flight
 
+    def refuse_when_full(self) -> None:
+        """Refuse whatever comes while there is no place at all: before its body is read, for a fraction of the cost.
+
+        Raises:
+            OverloadedError: no request could be admitted now.
+        """
+        if self._num_in_flight >= self._max_choices:
+            raise self._overloaded(f"{self._num_in_flight} requests wait or run, the limit is {self._max_choices}")
+        if self._max_tokens is not None and self._num_tokens >= self._max_tokens:
+            raise self._too_many_tokens()
+
     def admit(self, num_choices: int) -> None:
         """Take places for all choices of a request, or for none.
 

@@ -28,6 +28,7 @@ from forebay_server.errors import (
     error_body,
 )
 
+_TAKES_PLACES = frozenset({"/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/embeddings"})
 _MAX_DISCARDED_BYTES = 64 * 1024 * 1024
 _SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")
 _CLIENT_REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
@@ -123,6 +124,8 @@ class Gatekeeper:
         if self._service.state.get("is_draining"):
             raise draining_error()
         self._service.require_model()
+        if path in _TAKES_PLACES:
+            self._service.admission.refuse_when_full()
         content_type = headers.get("content-type", "").partition(";")[0].strip().lower()
         if content_type != "application/json" and not content_type.endswith("+json"):
             raise UnsupportedMediaTypeError(
