@@ -24,7 +24,8 @@ COMMAND = (sys.executable, "-m", "forebay_cli", "plan", "--model", "meta-llama/L
 
 def main() -> None:
     """Measure and print all."""
-    feasible, refused = [], []
+    feasible: list[PlanRequest] = []
+    refused: list[PlanRequest] = []
     for wish in _wishes():
         (feasible if isinstance(plan(wish), Plan) else refused).append(wish)
     for name, group in (("plans", feasible), ("refusals, each with its suggestions", refused[:MOST_REFUSALS])):
