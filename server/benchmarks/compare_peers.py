@@ -143,11 +143,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     load_before = os.getloadavg()[0]
     workers, missing = _start(names, folder, source, options)
+    timings: dict[str, table.Timings] = {}
     try:
-        timings = _measure(workers, missing, options)
+        _measure(workers, timings, missing, options)
+    except KeyboardInterrupt:
+        print("interrupted: what follows has fewer repetitions", file=sys.stderr)
     finally:
         for worker in workers.values():
             worker.close()
+    timings = {name: timing for name, timing in timings.items() if timing.streams}
     measured = {name: table.speeds(timing, options.output_tokens, options.streams) for name, timing in timings.items()}
     details = {name: f"{workers[name].ready['details']}; {workers[name].ready['version']}" for name in measured}
     found = table.verdicts(measured)
@@ -224,10 +228,10 @@ def _start(
 
 
 def _measure(
-    workers: dict[str, Worker], missing: dict[str, str], options: argparse.Namespace
-) -> dict[str, table.Timings]:
-    """Rounds over all engines; the first one warms up and does not count. A failing engine moves to `missing`."""
-    timings = {name: table.Timings([], [], []) for name in workers}
+    workers: dict[str, Worker], timings: dict[str, table.Timings], missing: dict[str, str], options: argparse.Namespace
+) -> None:
+    """Fill `timings` in rounds over all engines; the first warms up. A failing engine moves to `missing`."""
+    timings |= {name: table.Timings([], [], []) for name in workers}
     generator = random.Random(options.seed)
     for repetition in range(options.repetitions + 1):
         first, whole = _prompts(generator, 1, options), _prompts(generator, 1, options)
@@ -248,7 +252,6 @@ def _measure(
                 for values, value in zip(_columns(timings[name]), row, strict=True):
                     values.append(value)
         print(f"round {repetition} of {options.repetitions}", file=sys.stderr, flush=True)
-    return timings
 
 
 def _columns(timings: table.Timings) -> tuple[list[float], list[float], list[float]]:
