@@ -18,7 +18,8 @@ def test_the_example_answers_a_chat_request(smollm2: Service) -> None:
     assert [m.id for m in client.models.list().data] == ["smollm2"]
     answer = client.chat.completions.create(
         model="smollm2",
-        messages=[{"role": "user", "content": "What is the capital of France?"}],
+        # without the second sentence two first tokens are all but equally likely
+        messages=[{"role": "user", "content": "What is the capital of France? Answer in one sentence."}],
         temperature=0,
         max_tokens=24,
     )
