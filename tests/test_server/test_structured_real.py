@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from typing import Any
 
 import jsonschema
 import openai
@@ -22,7 +23,8 @@ PLACE = {
     "required": ["city", "population", "kind"],
     "additionalProperties": False,
 }
-TOOL = {"type": "function", "function": {"name": "look_up", "description": "Look a place up", "parameters": PLACE}}
+FORMAT: Any = {"type": "json_schema", "json_schema": {"name": "place", "schema": PLACE}}
+TOOL: Any = {"type": "function", "function": {"name": "look_up", "description": "Look a place up", "parameters": PLACE}}
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +39,7 @@ def test_v11_answers_at_temperature_1_obey_the_schema(client: openai.OpenAI) -> 
     answer = client.chat.completions.create(
         model="m",
         messages=[{"role": "user", "content": "Describe Lisbon as JSON."}],
-        response_format={"type": "json_schema", "json_schema": {"name": "place", "schema": PLACE}},
+        response_format=FORMAT,
         temperature=1,
         seed=1,
         n=4,
@@ -49,11 +51,11 @@ def test_v11_answers_at_temperature_1_obey_the_schema(client: openai.OpenAI) -> 
 
 
 def test_a_required_tool_is_called_and_its_result_answered(client: openai.OpenAI) -> None:
-    question = {"role": "user", "content": "How large is Lisbon?"}
+    question: Any = {"role": "user", "content": "How large is Lisbon?"}
     asked = client.chat.completions.create(
         model="m",
-        messages=[question],  # type: ignore[list-item]
-        tools=[TOOL],  # type: ignore[list-item]
+        messages=[question],
+        tools=[TOOL],
         tool_choice="required",
         parallel_tool_calls=False,
         seed=1,
@@ -63,15 +65,15 @@ def test_a_required_tool_is_called_and_its_result_answered(client: openai.OpenAI
     (call,) = asked.choices[0].message.tool_calls or []
     assert call.type == "function"
     jsonschema.validate(json.loads(call.function.arguments), PLACE)
-    history = [
+    history: Any = [
         question,
         asked.choices[0].message.model_dump(exclude_none=True),
         {"role": "tool", "tool_call_id": call.id, "content": "545000"},
     ]
     told = client.chat.completions.create(
         model="m",
-        messages=history,  # type: ignore[arg-type]
-        tools=[TOOL],  # type: ignore[list-item]
+        messages=history,
+        tools=[TOOL],
         max_tokens=20,
     )
     assert told.choices[0].message.content

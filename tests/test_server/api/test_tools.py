@@ -236,7 +236,6 @@ def test_an_answer_is_a_call_or_what_the_response_format_says(real_server: Serve
 
 
 async def test_openai_client_calls_tools(real_server: ServerProcess) -> None:
-    address = {"base_url": f"http://127.0.0.1:{real_server.port}/v1", "api_key": "x", "max_retries": 0}
     messages: Any = [{"role": "user", "content": "hi"}]
     tools: Any = [openai.pydantic_function_tool(GetWeather)]
     bias = {str(ord(digit) - ord("!")): -9 for digit in "0123456789"}
@@ -248,7 +247,8 @@ async def test_openai_client_calls_tools(real_server: ServerProcess) -> None:
         "seed": 4,
         "logit_bias": bias,
     }
-    async with openai.AsyncOpenAI(**address) as client:
+    address = f"http://127.0.0.1:{real_server.port}/v1"
+    async with openai.AsyncOpenAI(base_url=address, api_key="x", max_retries=0) as client:
         parsed = await client.chat.completions.parse(**fields, tool_choice="required", parallel_tool_calls=False)
         (call,) = parsed.choices[0].message.tool_calls or []
         assert isinstance(call.function.parsed_arguments, GetWeather)
