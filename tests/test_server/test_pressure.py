@@ -124,7 +124,7 @@ def test_token_counters_agree_with_the_answers(start_server: StartServer) -> Non
     }
     generated = sum(usage["completion_tokens"] for usage in usages)
     assert values["forebay_generation_tokens_total"] == values["vllm:generation_tokens_total"] == generated
-    assert values["forebay_prompt_tokens_total"] == 2 * sum(usage["prompt_tokens"] for usage in usages)
+    assert values["forebay_prompt_tokens_total"] == sum(usage["prompt_tokens"] for usage in usages)
     assert values["forebay_time_to_first_token_seconds_count"] == 6
     assert values["forebay_inter_token_latency_seconds_count"] == generated - 6
     assert values["forebay_request_generation_tokens_sum"] == generated

@@ -204,7 +204,11 @@ def test_no_requests_and_no_price_are_shown_without_nonsense(shown: Page) -> Non
 @pytest.mark.parametrize("width", [320, 390, 768, 1280, 1920])
 def test_nothing_is_wider_than_the_screen(shown: Page, width: int) -> None:
     shown.set_viewport_size({"width": width, "height": 800})
-    shown.wait_for_function("document.querySelector('#chart svg').viewBox.baseVal.width <= window.innerWidth")
+    # the page forbids eval, with which wait_for_function would look a second time
+    for _ in range(100):
+        if shown.evaluate("document.querySelector('#chart svg').viewBox.baseVal.width <= window.innerWidth"):
+            break
+        shown.wait_for_timeout(20)
     assert shown.evaluate("document.documentElement.scrollWidth") <= width
     labels = shown.evaluate(
         "(() => { const right = document.querySelector('#chart').getBoundingClientRect().right + 1;"

@@ -154,7 +154,7 @@ def serve(folder: Path, *arguments: str, program: tuple[str, ...] = REAL) -> Ser
 
 @pytest.mark.model
 def test_weights_beyond_the_plan_end_a_real_server_with_13(tmp_path: Path) -> None:
-    with contextlib.closing(planned_server(tmp_path, plan_of(200 * MB))) as server:
+    with contextlib.closing(planned_server(tmp_path, plan_of(200 * MB), "--quantization", "none")) as server:
         assert server.wait(120) == 13
         told = server.termination
     assert (told["reason"], told["haveBytes"]) == ("WeightsDoNotFit", 190 * MB)
@@ -180,7 +180,8 @@ def test_a_step_beyond_the_plan_ends_a_real_server_with_14(tmp_path: Path) -> No
 @pytest.mark.model
 def test_a_real_server_reports_plan_and_measurement(tmp_path: Path) -> None:
     plan = plan_of(2000 * MB)
-    with contextlib.closing(planned_server(tmp_path, plan, "--kv-cache-tokens", "1024")) as server:
+    arguments = ("--kv-cache-tokens", "1024", "--quantization", "none")
+    with contextlib.closing(planned_server(tmp_path, plan, *arguments)) as server:
         server.wait_until_listening()
         server.wait_until_ready(240)
         report = server.ops("/startupz").json
