@@ -164,6 +164,20 @@ def test_weights_beyond_the_plan_end_a_real_server_with_13(tmp_path: Path) -> No
 
 
 @pytest.mark.model
+def test_a_step_beyond_the_plan_ends_a_real_server_with_14(tmp_path: Path) -> None:
+    """The engine's own estimate of so small a step, 1.3 MB, passes: only the measurement finds what sampling takes."""
+    plan = plan_of(4 * 134_515_008 + 1024 * 46_080 + 10 * MB + 1_400_000)
+    arguments = ("--dtype", "float32", "--kv-cache-tokens", "1024", "--max-num-seqs", "1")
+    with contextlib.closing(planned_server(tmp_path, plan, *arguments, "--max-num-batched-tokens", "16")) as server:
+        assert server.wait(60) == 14
+        told = server.termination
+    assert told["reason"] == "KVCacheDoesNotFit"
+    assert "beside a step of 16 tokens" in told["message"]
+    assert told["needBytes"] > told["haveBytes"] > 1024 * 46_080
+    assert told["suggestion"]
+
+
+@pytest.mark.model
 def test_a_real_server_reports_plan_and_measurement(tmp_path: Path) -> None:
     plan = plan_of(2000 * MB)
     arguments = ("--kv-cache-tokens", "1024", "--quantization", "none")
