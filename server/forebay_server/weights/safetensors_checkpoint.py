@@ -109,7 +109,7 @@ class SafetensorsCheckpoint:
                     raise self._wrong(layer, error) from error
             if method is not None:
                 used |= IGNORED_PARTS
-            for part in parts.keys() - used:
+            for part in sorted(parts.keys() - used):
                 self._add_plain(f"{layer}.{part}" if layer else part)
 
     def _add_quantized(self, layer: str, parts: Mapping[str, TensorHeader], layer_format: LayerFormat) -> set[str]:

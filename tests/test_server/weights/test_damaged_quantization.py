@@ -50,7 +50,7 @@ def cut(weights: Parts, name: str) -> None:
     ("scheme", "change", "words"),
     [
         (writers.gptq(), lambda w: w.pop(f"{UP}.scales"), f"{UP}.scales is missing"),
-        (writers.gptq(), lambda w: w.pop(f"{UP}.qweight"), f"{UP}."),
+        (writers.gptq(), lambda w: w.pop(f"{UP}.qweight"), f"{UP}.g_idx is stored"),
         (writers.gptq(), lambda w: cut(w, f"{UP}.qzeros"), f"{UP}.qzeros has the shape"),
         (writers.gptq(), lambda w: w.update({f"{UP}.qweight": w[f"{UP}.qweight"].float()}), "stored as F32"),
         (writers.gptq(desc_act=True), lambda w: w[f"{UP}.g_idx"].zero_(), f"{UP}.g_idx does not fill"),
