@@ -1,10 +1,10 @@
-"""What a streamed token costs the API process in CPU time, with a stand-in for the engine that computes nothing.
+"""What the API process pays, in CPU time, for a streamed token, with a stand-in for the engine that computes nothing.
 
 python server/benchmarks/bench_api.py
 python server/benchmarks/bench_api.py --streams 256 --tokens 200 --path /v1/completions --json result.json
+python server/benchmarks/bench_api.py --serve="--request-log=/tmp/log" --serve=--otlp-traces-endpoint=http://localhost:4318
 
-0.06 ms a token with 256 streams on a machine with 2 cores that others were using, too. The clients are in this process:
-they read bytes and do not parse, and their CPU time is not counted.
+The clients are in this process: they read bytes and do not parse, and their CPU time is not counted.
 """
 
 import argparse
@@ -27,6 +27,11 @@ ROOT = Path(__file__).parents[2]
 _LISTENING = re.compile(r"API on http://[^ ]+?:(\d+), probes and metrics on http://[^ ]+?:(\d+)")
 _CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 _START_SECONDS = 60.0
+_WRITE_MODEL = """
+import pathlib, sys
+from tests.fakes.tiny_model import write_tiny_model
+write_tiny_model(pathlib.Path(sys.argv[1]))
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +49,9 @@ class Figure:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and print; returns 1 when the limit that was given is not kept."""
     options = _parser().parse_args(arguments)
-    with tempfile.TemporaryDirectory() as folder, _server(Path(folder), options) as (port, pid):
+    places = str(options.streams)
+    flags = ["--max-num-seqs", places, "--max-queued-requests", places, *options.serve]
+    with server(flags, step_seconds=options.step_seconds) as (port, pid):
         figures = [_measure(port, pid, options) for _ in range(options.repeats)]
     best = min(figures, key=lambda figure: figure.cpu_ms_per_token)
     for figure in figures:
@@ -64,30 +71,35 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--step-seconds", type=float, default=0.02, help="of the stand-in (default: %(default)s)")
     parser.add_argument("--limit-ms", type=float, help="exit with 1 when a token costs more")
     parser.add_argument("--json", help="write every repetition to this file")
+    parser.add_argument("--serve", action="append", default=[], help="a further flag of `forebay serve`")
     return parser
 
 
 @contextmanager
-def _server(folder: Path, options: argparse.Namespace) -> Iterator[tuple[int, int]]:
-    """`forebay serve` with the stand-in: its port and its process."""
-    model, log_path = folder / "model", folder / "log"
-    python = [sys.executable, "-c"]
-    environment = {**os.environ, "FAKE_STEP_SECONDS": str(options.step_seconds)}
+def server(flags: Sequence[str], *, step_seconds: float) -> Iterator[tuple[int, int]]:
+    """`forebay serve` with the stand-in: its port and its process.
+
+    Args:
+        flags: of `forebay serve`, beside the model and the addresses.
+        step_seconds: that a step of the stand-in takes.
+
+    Raises:
+        RuntimeError: it does not start.
+    """
+    environment = {**os.environ, "FAKE_STEP_SECONDS": str(step_seconds)}
     environment["PYTHONPATH"] = os.pathsep.join(str(ROOT / name) for name in ("", "server", "kernels"))
-    write = (
-        "import pathlib, sys; from tests.fakes.tiny_model import write_tiny_model as w; w(pathlib.Path(sys.argv[1]))"
-    )
-    subprocess.run([*python, write, str(model)], check=True, cwd=ROOT, env=environment)
-    places = str(options.streams)
-    serve = [sys.executable, "-m", "tests.fakes.serve_with_fake_engine", "--model", str(model), "--host", "127.0.0.1"]
-    serve += ["--port", "0", "--ops-port", "0", "--max-num-seqs", places, "--max-queued-requests", places]
-    with log_path.open("w") as log:
-        process = subprocess.Popen(serve, cwd=ROOT, env=environment, stdout=log, stderr=log)
-    try:
-        yield _wait_until_ready(process, log_path), process.pid
-    finally:
-        process.terminate()
-        process.wait(30)
+    with tempfile.TemporaryDirectory() as folder:
+        model, log_path = Path(folder) / "model", Path(folder) / "log"
+        subprocess.run([sys.executable, "-c", _WRITE_MODEL, str(model)], check=True, cwd=ROOT, env=environment)
+        serve = [sys.executable, "-m", "tests.fakes.serve_with_fake_engine", "--model", str(model), *flags]
+        serve += ["--host", "127.0.0.1", "--port", "0", "--ops-port", "0"]
+        with log_path.open("w") as log:
+            process = subprocess.Popen(serve, cwd=ROOT, env=environment, stdout=log, stderr=log)
+        try:
+            yield _wait_until_ready(process, log_path), process.pid
+        finally:
+            process.terminate()
+            process.wait(30)
 
 
 def _wait_until_ready(process: "subprocess.Popen[bytes]", log_path: Path) -> int:
@@ -105,16 +117,16 @@ def _wait_until_ready(process: "subprocess.Popen[bytes]", log_path: Path) -> int
 
 
 def _measure(port: int, pid: int, options: argparse.Namespace) -> Figure:
-    before, started = _cpu_seconds(pid), time.monotonic()
+    before, started = cpu_seconds(pid), time.monotonic()
     num_events = asyncio.run(_clients(port, options))
-    seconds, cpu = time.monotonic() - started, _cpu_seconds(pid) - before
+    seconds, cpu = time.monotonic() - started, cpu_seconds(pid) - before
     num_tokens = options.streams * options.tokens
     if num_events < num_tokens:
         raise RuntimeError(f"{num_events} events came for {num_tokens} tokens")
     return Figure(options.path, options.streams, num_tokens, seconds, 1000 * cpu / num_tokens)
 
 
-def _cpu_seconds(pid: int) -> float:
+def cpu_seconds(pid: int) -> float:
     """User and system time of a process so far (man 5 proc)."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / _CLOCK_TICKS

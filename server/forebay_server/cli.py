@@ -88,6 +88,8 @@ def _serve_model(
     model_path = locate_model(config.engine.model)
     engine = EngineChild(config, state, engine_module, plan)
     try:
+        import uvloop
+
         from forebay_server.supervisor import Parts, Supervisor
 
         parts = Parts(config=config, state=state, model_path=model_path, listener=listener, ops=ops, engine=engine)
@@ -95,7 +97,8 @@ def _serve_model(
         async def run() -> int:
             return await Supervisor(parts).run()
 
-        return asyncio.run(run())
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return runner.run(run())
     finally:
         engine.kill()
 

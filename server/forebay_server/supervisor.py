@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import logging
 import signal
 import socket
@@ -14,6 +15,7 @@ from typing import Any, NoReturn
 import uvicorn
 
 from forebay_server.api.app import build_app
+from forebay_server.api.connection import Connection
 from forebay_server.api.engine_client import EngineClient
 from forebay_server.api.service import LOADING_RETRY_SECONDS, Service, served_model
 from forebay_server.children import EngineChild, OpsChild, engine_failure
@@ -31,6 +33,9 @@ _FLUSH_SECONDS = 2.0
 _ENGINE_END_SECONDS = 5.0
 """An engine that said it ends, or was told to, has so long."""
 _LISTEN_BACKLOG = 2048
+_ACCEPTS_A_ROUND = 16
+"""The event loop takes one new connection a round from each descriptor of the listener, and a round serves everybody
+else once: with one descriptor, many that come together would wait for as many rounds."""
 _KEEP_ALIVE_SECONDS = 75
 """Longer than clients and proxies keep theirs, so that they close first and never send into a closing connection."""
 _LAST_WORDS_SECONDS = 1.0
@@ -75,6 +80,8 @@ class Supervisor:
         self._server = _Server(
             uvicorn.Config(
                 build_app(self._service),
+                http=Connection,
+                proxy_headers=False,
                 log_config=None,
                 access_log=False,
                 lifespan="off",
@@ -108,7 +115,9 @@ class Supervisor:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_signal, number)
-        serving = asyncio.create_task(self._server.serve(sockets=[self._parts.listener]))
+        listeners = [self._parts.listener.dup() for _ in range(_ACCEPTS_A_ROUND)]
+        self._parts.listener.close()
+        serving = asyncio.create_task(self._server.serve(sockets=listeners))
         self._listen_to_engine()
         self._start(self._monitor())
         try:
@@ -148,6 +157,8 @@ class Supervisor:
         self._service.is_restarting = False
         self._state.put("is_ready", 1)
         self._has_served = True
+        gc.collect()
+        gc.freeze()  # what is loaded now stays; collections that look at all of it would hold every stream up
         seconds = time.monotonic() - self._state.get("api_started")
         _logger.info(
             "ready after %.1f s: model %s, context %d tokens, KV cache %d tokens",

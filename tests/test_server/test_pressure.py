@@ -1,9 +1,12 @@
 """More requests than there is room for, and clients that leave. With the fake engine."""
 
 import asyncio
+import contextlib
 import json
 import socket
+import threading
 import time
+from pathlib import Path
 
 import httpx
 import pytest
@@ -81,6 +84,84 @@ def test_a9_choices_count_fully_and_are_taken_or_refused_together(start_server: 
     never = server.api(COMPLETIONS, {"prompt": "a", "n": 11})
     assert never.status == 400, "no waiting helps"
     first.close()
+
+
+@pytest.mark.parametrize("closes", [False, True])
+def test_a8_a_long_body_that_is_refused_disturbs_nothing_after_it(start_server: StartServer, closes: bool) -> None:
+    """The refusal comes before the body does; what follows on a connection that stays is served as ever."""
+    server = start_server("--max-queued-requests", "1", fake_step_seconds="0.01")
+    first = open_request(server, stream=True)
+    wait_for(lambda: server.load()["running"] == 1, 10, "the first runs")
+    body = json.dumps({"prompt": "x" * 3_000_000}).encode()
+    head = f"POST {COMPLETIONS} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nX-Request-Id: long\r\n"
+    head += "Connection: close\r\n" if closes else ""
+    with socket.create_connection(("127.0.0.1", server.port)) as connection:
+        connection.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body[:1000])
+        if not closes:
+            refused = read_answer(connection)  # before the rest is sent
+        connection.sendall(body[1000:])
+        if closes:
+            refused = read_answer(connection)
+            assert connection.recv(1) == b""
+        assert b" 429 " in refused.splitlines()[0]
+        assert b"x-request-id: long" in refused
+        assert b'"code":"queue_full"' in refused
+        first.close()
+        wait_for(lambda: is_idle(server), 2, "idle")
+        if not closes:
+            following = json.dumps({"prompt": "and now"}).encode()
+            connection.sendall(f"{head}Content-Length: {len(following)}\r\n\r\n".encode() + following)
+            served = read_answer(connection)
+            assert b" 200 " in served.splitlines()[0]
+            assert b'"text":"and now"' in served
+
+
+def read_answer(connection: socket.socket) -> bytes:
+    """One with a stated length."""
+    connection.settimeout(20)
+    received = b""
+    while b"\r\n\r\n" not in received:
+        received += connection.recv(65536)
+    head, _, body = received.partition(b"\r\n\r\n")
+    length = next(int(line.split(b":")[1]) for line in head.splitlines() if line.lower().startswith(b"content-length"))
+    while len(body) < length:
+        body += connection.recv(65536)
+    assert len(body) == length
+    return head + b"\r\n\r\n" + body
+
+
+def test_who_may_not_come_in_is_told_so_though_the_queue_is_full(start_server: StartServer, tmp_path: Path) -> None:
+    (tmp_path / "keys").write_text("secret\n")
+    log = tmp_path / "requests.jsonl"
+    flags = ("--api-key-file", str(tmp_path / "keys"), "--request-log", str(log))
+    server = start_server("--max-queued-requests", "1", *flags, fake_step_seconds="1")
+    key = {"Authorization": "Bearer secret"}
+    waiting = threading.Thread(target=server.api, args=(COMPLETIONS, {"prompt": "a", "max_tokens": 2}, key))
+    waiting.start()
+    wait_for(lambda: server.load()["running"] == 1, 10, "the first runs")
+    assert server.api(COMPLETIONS, {"prompt": "a"}).status == 401
+    assert server.api(COMPLETIONS, {"prompt": "a"}, {**key, "X-Request-Id": "mine"}).status == 429
+    assert server.api("/tokenize", {"prompt": "a"}, key).status == 200
+    wait_for(lambda: "were refused" in server.log, 5, "the operator is told")
+    assert "1 requests were refused with 429" in server.log
+    waiting.join()
+    wait_for(lambda: log.read_text().count("\n") == 4, 5, "all four are written")
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    assert [line["status"] for line in lines] == [401, 429, 200, 200]
+    assert lines[1]["request_id"] == "mine"
+    assert "forebay_admission_rejections_total" in server.ops("/metrics").body.decode()
+
+
+def test_heads_without_end_are_refused(start_server: StartServer) -> None:
+    server = start_server()
+    for endless in (b"GET /" + b"x" * 100_000, b"GET /health HTTP/1.1\r\nX-Long: " + b"y" * 100_000):
+        with socket.create_connection(("127.0.0.1", server.port)) as connection:
+            connection.sendall(endless)
+            assert b" 431 " in read_answer(connection).splitlines()[0]
+            with contextlib.suppress(ConnectionResetError):
+                assert connection.recv(1) == b""
+    many = {f"X-{number}": "z" * 100 for number in range(90)}
+    assert server.api("/v1/models", headers=many).status == 200
 
 
 def test_a_request_that_gets_no_place_in_time_is_503(start_server: StartServer) -> None:

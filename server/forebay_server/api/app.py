@@ -13,6 +13,7 @@ from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
+from starlette.types import ASGIApp
 
 from forebay_server.api.chat import chat_router
 from forebay_server.api.completions import completions_router
@@ -33,8 +34,21 @@ _KIND_NAMES = frozenset({"body", "str", "int", "float", "bool", "none"})
 _logger = logging.getLogger(__name__)
 
 
-def build_app(service: Service) -> FastAPI:
-    """The application of one server."""
+def build_app(service: Service) -> ASGIApp:
+    """The application of one server: the gatekeeper comes first, so that what it refuses costs little."""
+    app: ASGIApp = Gatekeeper(_routes(service), service)
+    if service.config.cors_allow_origins:
+        app = CORSMiddleware(
+            app,
+            allow_origins=service.config.cors_allow_origins,
+            allow_methods=["*"],
+            allow_headers=["*"],
+            expose_headers=["X-Request-Id", "Retry-After"],
+        )
+    return app
+
+
+def _routes(service: Service) -> FastAPI:
     app = FastAPI(
         title="Forebay",
         version=version("forebay"),
@@ -54,15 +68,6 @@ def build_app(service: Service) -> FastAPI:
         health_router,
     ):
         app.include_router(router(service))
-    app.add_middleware(Gatekeeper, service=service)
-    if service.config.cors_allow_origins:
-        app.add_middleware(
-            CORSMiddleware,
-            allow_origins=service.config.cors_allow_origins,
-            allow_methods=["*"],
-            allow_headers=["*"],
-            expose_headers=["X-Request-Id", "Retry-After"],
-        )
     app.add_exception_handler(ApiError, _api_error)
     app.add_exception_handler(RequestValidationError, _validation_error)
     app.add_exception_handler(HTTPException, _http_error)

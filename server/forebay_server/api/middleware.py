@@ -1,15 +1,16 @@
 """What happens to every request before its route: id, key, readiness, content type, size; and the log line after it."""
 
+import asyncio
 import json
 import logging
+import random
 import re
-import secrets
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import msgspec
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from forebay_server.api.admission import draining_error
@@ -22,6 +23,7 @@ from forebay_server.errors import (
     ApiError,
     BodyTooLargeError,
     InvalidRequestError,
+    OverloadedError,
     RequestTimeoutError,
     UnauthorizedError,
     UnsupportedMediaTypeError,
@@ -29,6 +31,7 @@ from forebay_server.errors import (
 )
 
 _TAKES_PLACES = frozenset({"/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/embeddings"})
+_REFUSALS_SECONDS = 1.0
 _MAX_DISCARDED_BYTES = 64 * 1024 * 1024
 _SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")
 _CLIENT_REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
@@ -74,6 +77,8 @@ class Gatekeeper:
         key_file = service.config.api_key_file
         self._keys = None if key_file is None else ApiKeys(Path(key_file))
         log_file = service.config.request_log
+        self._num_refused = 0
+        """Since they were last told of."""
         self._log = None if log_file is None else RequestLog(log_file, with_body=service.config.request_log_body)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -81,17 +86,17 @@ class Gatekeeper:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        started = time.monotonic()
         headers = Headers(scope=scope)
         given = headers.get("x-request-id", "")
-        request_id = given if _CLIENT_REQUEST_ID.fullmatch(given) else f"req-{secrets.token_hex(12)}"
+        request_id = given if _CLIENT_REQUEST_ID.fullmatch(given) else f"req-{random.getrandbits(96):024x}"
         status = 0
-        started = time.monotonic()
 
         async def send_with_id(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                MutableHeaders(scope=message)["X-Request-Id"] = request_id
+                message["headers"] = [*message["headers"], (b"x-request-id", request_id.encode("ascii"))]
             await send(message)
 
         body = _Body(receive)
@@ -101,17 +106,31 @@ class Gatekeeper:
                 receive = await self._with_body(headers, body, receive)
             await self._app(scope, receive, send_with_id)
         except ApiError as error:
-            await body.discard()
+            if not isinstance(error, OverloadedError) or _closes_after_answer(scope, headers):
+                await body.discard()
             await send_error(error, send_with_id)
         finally:
             if scope["path"] not in ALWAYS_OPEN:
                 seconds = time.monotonic() - started
-                _log(scope, status, seconds, request_id)
+                if status == OverloadedError.status:
+                    self._count_refusal()
+                else:
+                    _log(scope, status, seconds, request_id)
                 if self._service.traces is not None:
                     facts = facts_of(scope)
                     self._service.traces.record(scope["method"], scope["path"], headers, status, seconds, facts)
                 if self._log is not None:
                     self._log.write(scope, status, seconds, request_id, body.content)
+
+    def _count_refusal(self) -> None:
+        """One line a second for all of them: a line for each would cost as much as the refusal."""
+        if self._num_refused == 0:
+            asyncio.get_running_loop().call_later(_REFUSALS_SECONDS, self._tell_refusals)
+        self._num_refused += 1
+
+    def _tell_refusals(self) -> None:
+        _logger.warning("%d requests were refused with 429 within %g s", self._num_refused, _REFUSALS_SECONDS)
+        self._num_refused = 0
 
     def _check(self, scope: Scope, headers: Headers) -> None:
         path: str = scope["path"]
@@ -153,6 +172,11 @@ class Gatekeeper:
             return pending.pop() if pending else await receive()
 
         return replay
+
+
+def _closes_after_answer(scope: Scope, headers: Headers) -> bool:
+    """Whether the connection ends with this answer; otherwise what comes of an unread body is passed over."""
+    return scope["http_version"] == "1.0" or "close" in headers.get("connection", "").lower()
 
 
 def _check_unicode(body: bytes) -> None:
