@@ -25,15 +25,22 @@ class AnswerStructure:
 
 
 def answer_structure(
-    prompt: Sequence[int], constraint: Constraint | None, tools: ChatTools, model: ServedModel
+    prompt: Sequence[int], said: str, constraint: Constraint | None, tools: ChatTools, model: ServedModel
 ) -> AnswerStructure:
     """What a chat answer consists of: reasoning if the model is one that reasons, then text or calls.
+
+    Args:
+        prompt: token ids.
+        said: the part of the answer that the prompt ends with; usually none.
+        constraint: what the text must be.
+        tools: that may be called.
+        model: with its ways of writing.
 
     Raises:
         InvalidRequestError: something cannot be enforced.
     """
     text = tools.grammar_text(constraint, model)
-    thinking = _thinking(prompt, model)
+    thinking = _thinking(prompt, said, model)
     make_answer = tools.parser_maker(model)
     marks = list(model.tool_format.marks) if make_answer is not None else []
     parser = make_answer
@@ -52,11 +59,14 @@ def answer_structure(
     )
 
 
-def _thinking(prompt: Sequence[int], model: ServedModel) -> Thinking | None:
+def _thinking(prompt: Sequence[int], said: str, model: ServedModel) -> Thinking | None:
     """Where the reasoning is when the answer begins; None: there will be none."""
     style = model.reasoning
     if style is None:
         return None
+    if said:
+        is_open = style.is_open_in(said)
+        return Thinking(start=reasoning.START, end=reasoning.END, is_open=True) if is_open else None
     tail = model.text.tokenizer.decode(prompt[-_TAIL_TOKENS:], skip_special_tokens=False)
     if style.is_closed_after(tail):
         return None

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from forebay_server.api.openai_types import ChatBody, NamedTool, Tool
+from forebay_server.api.openai_types import AllowedToolsChoice, ChatBody, NamedTool, Tool
 from forebay_server.api.service import ServedModel
 from forebay_server.errors import InvalidRequestError
 from forebay_server.structured.constraints import Constraint
@@ -13,6 +13,11 @@ from forebay_server.structured.tool_grammar import MAX_ENFORCED_CALLS, EnforcedT
 from forebay_server.text.message_parts import PartParser
 
 _NO_ARGUMENTS: Schema = {"type": "object", "properties": {}, "additionalProperties": False}
+
+
+def tool_descriptions(tools: Sequence[Tool]) -> list[dict[str, Any]]:
+    """Tools as chat templates read them."""
+    return [tool.model_dump(exclude_unset=True, exclude_none=True) for tool in tools]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,17 +56,13 @@ class ChatTools:
                 )
         if choice == "none":
             return cls()
-        if isinstance(choice, NamedTool):
-            name = choice.function.name
-            if name not in names:
-                raise InvalidRequestError(f"tool_choice names {name!r}, which is not in tools", param="tool_choice")
-            return cls(body.tools, True, frozenset({name}), 1)
         max_calls = 1 if body.parallel_tool_calls is False else None
+        if isinstance(choice, NamedTool):
+            return cls(body.tools, True, _known([choice], names), 1)
+        if isinstance(choice, AllowedToolsChoice):
+            allowed = choice.allowed_tools
+            return cls(body.tools, allowed.mode == "required", _known(allowed.tools, names), max_calls)
         return cls(body.tools, choice == "required", frozenset(names), max_calls)
-
-    def descriptions(self) -> list[dict[str, Any]]:
-        """The tools as chat templates read them."""
-        return [tool.model_dump(exclude_unset=True, exclude_none=True) for tool in self.tools]
 
     def grammar_text(self, constraint: Constraint | None, model: ServedModel) -> str | None:
         """What is enforced: calls, or calls or the constraint; None: nothing.
@@ -93,3 +94,13 @@ class ChatTools:
         if not self.tools:
             return None
         return lambda: model.tool_format.parser(self.callable_names, self.max_calls)
+
+
+def _known(wanted: Sequence[NamedTool], names: Sequence[str]) -> frozenset[str]:
+    """The names of the tools that a choice wants; all of them must be there."""
+    for tool in wanted:
+        if tool.function.name not in names:
+            raise InvalidRequestError(
+                f"tool_choice names {tool.function.name!r}, which is not in tools", param="tool_choice"
+            )
+    return frozenset(tool.function.name for tool in wanted)

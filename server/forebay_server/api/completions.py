@@ -8,7 +8,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
 from forebay_server.api.generation import ChoiceUpdate, GenerationRequest, Usage
-from forebay_server.api.logprobs import completion_logprobs, prompt_logprobs
+from forebay_server.api.logprobs import completion_logprobs, prompt_logprobs, token_namer
 from forebay_server.api.openai_answers import CompletionAnswer, documented
 from forebay_server.api.openai_types import CompletionBody
 from forebay_server.api.prompts import Prompt, Truncation, prompt_list, prompt_token_ids
@@ -115,6 +115,8 @@ class _CompletionFormat(ChunkFormat):
         self._tokenizer = tokenizer
         self._echo = bool(body.echo)
         self._num_logprobs = body.logprobs
+        self._with_token_ids = bool(body.return_token_ids)
+        self._name_token = token_namer(tokenizer, as_ids=bool(body.return_tokens_as_token_ids))
         self._num_prompt_logprobs = body.prompt_logprobs
 
     def whole(self, envelope: Envelope, updates: list[ChoiceUpdate], usage: Usage) -> dict[str, Any]:
@@ -128,6 +130,8 @@ class _CompletionFormat(ChunkFormat):
                 own[-1].finish_reason,
                 own[-1].stop_reason,
                 own[0].prompt_details,
+                token_ids=[token_id for update in own for token_id in update.token_ids],
+                prompt_token_ids=own[0].prompt_token_ids,
             )
             choices.append(self._choice(merged))
         return {**_head(envelope), "choices": choices, "usage": usage.as_dict()}
@@ -142,7 +146,7 @@ class _CompletionFormat(ChunkFormat):
         logprobs = None
         if self._num_logprobs is not None:
             details = [*(update.prompt_details if self._echo else ()), *update.details]
-            logprobs = completion_logprobs(details, self._tokenizer, self._num_logprobs)
+            logprobs = completion_logprobs(details, self._name_token, self._num_logprobs)
         choice = {
             "index": update.index,
             "text": update.text,
@@ -154,6 +158,10 @@ class _CompletionFormat(ChunkFormat):
             choice["prompt_logprobs"] = prompt_logprobs(
                 update.prompt_details, self._tokenizer, self._num_prompt_logprobs
             )
+        if self._with_token_ids:
+            choice["token_ids"] = update.token_ids
+            if update.prompt_token_ids:
+                choice["prompt_token_ids"] = update.prompt_token_ids
         return choice
 
 

@@ -84,6 +84,10 @@ class ChoiceUpdate:
     """In the first update, of every prompt token, when asked for."""
     parts: list[Part] = field(default_factory=list)
     """The text taken apart, less what is held back."""
+    token_ids: list[int] = field(default_factory=list)
+    """Of the tokens that are new; the text of the last ones may be held back still."""
+    prompt_token_ids: Sequence[int] = ()
+    """In the first update."""
 
 
 @dataclass(slots=True)
@@ -125,6 +129,10 @@ class _Choice:
     """Of tokens whose text has not been shown yet."""
     prompt_details: list[TokenDetail] = field(default_factory=list)
     """Of prompt tokens, until the first update."""
+    waiting_token_ids: list[int] = field(default_factory=list)
+    """Since the last update."""
+    is_begun: bool = False
+    """Whether there was an update."""
 
 
 class Generation:
@@ -233,6 +241,7 @@ class Generation:
         dropped = TextUpdate("", 0, [], "length", None)
         update = dropped if self._request.prompt_only else choice.text.push(output)
         self._count_tokens(choice, output, update.num_tokens)
+        choice.waiting_token_ids += output.token_ids[: update.num_tokens]
         if output.logprobs is not None:
             for token_id, offset, logprobs in zip(output.token_ids, update.text_offsets, output.logprobs, strict=False):
                 choice.waiting_details.append(TokenDetail(token_id, choice.num_echo_characters + offset, logprobs))
@@ -250,8 +259,19 @@ class Generation:
         choice.unsent_echo = ""
         prompt_details, choice.prompt_details = choice.prompt_details, []
         details, choice.waiting_details = choice.waiting_details, []
+        token_ids, choice.waiting_token_ids = choice.waiting_token_ids, []
+        prompt_token_ids = () if choice.is_begun else self._request.prompts[choice.index // self._request.n]
+        choice.is_begun = True
         return ChoiceUpdate(
-            choice.index, shown, details, update.finish_reason, update.stop_reason, prompt_details, parts
+            choice.index,
+            shown,
+            details,
+            update.finish_reason,
+            update.stop_reason,
+            prompt_details,
+            parts,
+            token_ids,
+            prompt_token_ids,
         )
 
     def _parts(self, choice: _Choice, shown: str, update: TextUpdate) -> list[Part]:

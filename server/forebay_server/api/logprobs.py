@@ -1,6 +1,6 @@
 """Log-probabilities as the two kinds of answers write them. JSON has no infinity: the floor is -9999."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from forebay_server.api.generation import TokenDetail
@@ -8,6 +8,13 @@ from forebay_server.messages import TokenLogprobs
 from forebay_server.text.tokenizer import Tokenizer
 
 FLOOR = -9999.0
+
+TokenNamer = Callable[[int], str]
+
+
+def token_namer(tokenizer: Tokenizer, *, as_ids: bool) -> TokenNamer:
+    """How log-probabilities name tokens: by their text, or as `token_id:7`."""
+    return (lambda token_id: f"token_id:{token_id}") if as_ids else tokenizer.text_of
 
 
 def prompt_logprobs(
@@ -25,12 +32,12 @@ def prompt_logprobs(
     ]
 
 
-def chat_logprobs(details: Sequence[TokenDetail], tokenizer: Tokenizer) -> dict[str, Any]:
+def chat_logprobs(details: Sequence[TokenDetail], tokenizer: Tokenizer, name: TokenNamer) -> dict[str, Any]:
     """For a chat choice, or a chunk of one."""
 
     def entry(token_id: int, logprob: float) -> dict[str, Any]:
         return {
-            "token": tokenizer.text_of(token_id),
+            "token": name(token_id),
             "logprob": max(FLOOR, logprob),
             "bytes": list(tokenizer.bytes_of(token_id)),
         }
@@ -49,13 +56,13 @@ def chat_logprobs(details: Sequence[TokenDetail], tokenizer: Tokenizer) -> dict[
     return {"content": content, "refusal": None}
 
 
-def completion_logprobs(details: Sequence[TokenDetail], tokenizer: Tokenizer, num_top: int) -> dict[str, Any]:
+def completion_logprobs(details: Sequence[TokenDetail], name: TokenNamer, num_top: int) -> dict[str, Any]:
     """For a completion choice, or a chunk of one; the chosen token is always among `top_logprobs`.
 
     The first token of an echoed prompt has none.
     """
     return {
-        "tokens": [tokenizer.text_of(detail.token_id) for detail in details],
+        "tokens": [name(detail.token_id) for detail in details],
         "token_logprobs": [
             None if detail.logprobs is None else max(FLOOR, detail.logprobs.chosen) for detail in details
         ],
@@ -63,7 +70,7 @@ def completion_logprobs(details: Sequence[TokenDetail], tokenizer: Tokenizer, nu
             None
             if detail.logprobs is None
             else {
-                tokenizer.text_of(token_id): max(FLOOR, logprob)
+                name(token_id): max(FLOOR, logprob)
                 for token_id, logprob in _likeliest(detail.token_id, detail.logprobs, num_top).items()
             }
             for detail in details

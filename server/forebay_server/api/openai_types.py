@@ -2,7 +2,11 @@
 
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
+from pydantic_core import PydanticCustomError
+
+from forebay_server.api import not_offered
+from forebay_server.api.not_offered import Fields
 
 MAX_CHOICES = 128
 MAX_STOP_STRINGS = 16
@@ -51,17 +55,27 @@ class JsonSchemaFormat(Body):
     strict: bool | None = Field(None, description="schemas are enforced in either case")
 
 
+def _known_format(kind: object) -> object:
+    """What `type` says of a format; that of other servers is refused in words that say what to do."""
+    if kind == "structural_tag":
+        raise PydanticCustomError("not_offered", "structural_tag is not offered by this server; use tools, or a grammar")
+    return kind
+
+
 class ResponseFormat(Body):
     """What the answer must be."""
 
-    type: Literal["text", "json_object", "json_schema"]
+    type: Annotated[Literal["text", "json_object", "json_schema"], BeforeValidator(_known_format)]
     json_schema: JsonSchemaFormat | None = None
+    schema_of_object: dict[str, object] | bool | None = Field(
+        None, alias="schema", description="of a json_object, as llama.cpp's clients say it"
+    )
 
 
 class StructuredOutputs(Body):
     """What the answer must be, as vLLM's clients say it: exactly one of the fields."""
 
-    not_offered: ClassVar[tuple[str, ...]] = ("structural_tag", "whitespace_pattern")
+    not_offered: ClassVar[Fields] = not_offered.STRUCTURED_OUTPUTS
 
     schema_or_text: str | bool | dict[str, object] | None = Field(None, alias="json")
     regex: str | None = None
@@ -73,24 +87,7 @@ class StructuredOutputs(Body):
 class GenerationBody(Truncated):
     """What both kinds of generation share."""
 
-    not_offered: ClassVar[dict[str, tuple[object, ...]]] = {
-        "best_of": (None, 1),
-        "custom_logit_processor": (None,),
-        "guided_whitespace_pattern": (None,),
-        "kv_transfer_params": (None,),
-        "length_penalty": (None, 1),
-        "logprob_token_ids": (None,),
-        "lora_path": (None,),
-        "repetition_detection": (None,),
-        "return_hidden_states": (None, False),
-        "return_token_ids": (None, False),
-        "return_tokens_as_token_ids": (None, False),
-        "stop_regex": (None,),
-        "structural_tag": (None,),
-        "thinking_token_budget": (None,),
-        "use_beam_search": (None, False),
-    }
-    """Fields that this version does not do, with the values that ask for nothing."""
+    not_offered: ClassVar[Fields] = not_offered.GENERATION
 
     model: str | None = None
     max_tokens: int | None = Field(None, ge=1)
@@ -124,6 +121,17 @@ class GenerationBody(Truncated):
     guided_regex: str | None = None
     guided_choice: list[str] | None = None
     guided_grammar: str | None = None
+    guided_json_object: bool | None = None
+    json_schema: str | bool | dict[str, object] | None = Field(
+        None, description="SGLang's name of structured_outputs.json"
+    )
+    regex: str | None = Field(None, description="SGLang's name of structured_outputs.regex")
+    ebnf: str | None = Field(None, description="SGLang's name of structured_outputs.grammar")
+    best_of: int | None = Field(None, ge=1, description="no more than n: all are given")
+    return_token_ids: bool | None = Field(None, description="of prompt and answer, beside the text")
+    return_tokens_as_token_ids: bool | None = Field(
+        None, description="log-probabilities name tokens as `token_id:7`, which no two share"
+    )
     user: str | None = Field(None, description="tenants take turns; the header X-Forebay-Tenant goes before it")
     priority: Priority | None = None
     cache_salt: Annotated[str, StringConstraints(min_length=1, max_length=1024)] | None = None
@@ -141,11 +149,7 @@ Prompts = (
 class CompletionBody(GenerationBody):
     """`POST /v1/completions`."""
 
-    not_offered: ClassVar[dict[str, tuple[object, ...]]] = {
-        **GenerationBody.not_offered,
-        "prompt_embeds": (None,),
-        "suffix": (None, ""),
-    }
+    not_offered: ClassVar[Fields] = not_offered.COMPLETION
 
     prompt: Prompts
     max_tokens: int | None = Field(None, ge=0, description="0 only with echo: the prompt comes back alone")
@@ -155,11 +159,24 @@ class CompletionBody(GenerationBody):
     add_special_tokens: bool | None = None
 
 
-class ContentPart(Body):
-    """A part of a message; only text is understood."""
+def only_text(kind: object) -> object:
+    """What `type` says of a part; others than text are refused in words that say what to do."""
+    if isinstance(kind, str) and not kind.endswith("text") and kind != "refusal":
+        raise PydanticCustomError("not_text", "parts of type {kind} are not read: send text", {"kind": repr(kind[:40])})
+    return kind
 
-    type: Literal["text"]
-    text: str
+
+class Part(Body):
+    """What all kinds of parts have in common."""
+
+    text: str | None = None
+    refusal: str | None = None
+
+
+class ContentPart(Part):
+    """A part of a message: text, or what an assistant said when it refused."""
+
+    type: Annotated[Literal["text", "refusal"], BeforeValidator(only_text)]
 
 
 class CalledFunction(Body):
@@ -214,42 +231,57 @@ class NamedTool(Body):
     function: FunctionName
 
 
-class ChatBody(GenerationBody):
-    """`POST /v1/chat/completions`."""
+class AllowedTools(Body):
+    """Some of the tools."""
 
-    not_offered: ClassVar[dict[str, tuple[object, ...]]] = {
-        **GenerationBody.not_offered,
-        "audio": (None,),
-        "chat_template": (None,),
-        "continue_final_message": (None, False),
-        "documents": (None,),
-        "echo": (None, False),
-        "function_call": (None, "none"),
-        "functions": (None,),
-        "modalities": (None, ["text"]),
-        "prompt_logprobs": (None,),
-    }
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[NamedTool], Field(min_length=1, max_length=MAX_TOOLS)]
+
+
+class AllowedToolsChoice(Body):
+    """The model is told of all tools and may call these."""
+
+    type: Literal["allowed_tools"]
+    allowed_tools: AllowedTools
+
+
+class ConversationBody(Body):
+    """What says how messages become a prompt."""
 
     tools: Annotated[list[Tool], Field(min_length=1, max_length=MAX_TOOLS)] | None = None
-    tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
+    documents: list[dict[str, object]] | None = Field(None, description="for chat templates that read some")
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = Field(
+        None, description="go on with the last message, which is the assistant's"
+    )
+    reasoning_effort: str | None = Field(
+        None, description="told to the chat template; `none` also as `enable_thinking: false`"
+    )
+    chat_template_kwargs: dict[str, object] | None = None
+
+
+class ChatBody(GenerationBody, ConversationBody):
+    """`POST /v1/chat/completions`."""
+
+    not_offered: ClassVar[Fields] = not_offered.CHAT
+
+    tool_choice: Literal["none", "auto", "required"] | NamedTool | AllowedToolsChoice | None = None
     parallel_tool_calls: bool | None = None
     messages: list[Message] = Field(min_length=1)
     max_completion_tokens: int | None = Field(None, ge=1)
     logprobs: bool | None = None
     top_logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
-    add_generation_prompt: bool | None = None
-    chat_template_kwargs: dict[str, object] | None = None
+    prompt_logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
+    include_reasoning: bool | None = Field(None, description="false: the answer alone")
 
 
-class TokenizeBody(Body):
+class TokenizeBody(ConversationBody):
     """`POST /tokenize`: exactly one of `prompt` and `messages`."""
 
     model: str | None = None
     prompt: str | None = None
     messages: Annotated[list[Message], Field(min_length=1)] | None = None
     add_special_tokens: bool | None = None
-    add_generation_prompt: bool | None = None
-    chat_template_kwargs: dict[str, object] | None = None
     return_token_strs: bool | None = None
 
 
@@ -263,7 +295,7 @@ class DetokenizeBody(Body):
 class EmbeddingBody(Truncated):
     """`POST /v1/embeddings`."""
 
-    not_offered: ClassVar[dict[str, tuple[object, ...]]] = {"messages": (None,)}
+    not_offered: ClassVar[Fields] = not_offered.EMBEDDINGS
 
     model: str | None = None
     input: Prompts

@@ -1,12 +1,11 @@
 """From a request body to what the engine and the text machine need: defaults, refusals, the context's length. Pure."""
 
-import json
 import secrets
 from collections.abc import Sequence
 from typing import TypeVar
 
 from forebay_server.api.generation import TextOptions
-from forebay_server.api.openai_types import EmbeddingBody, GenerationBody, Message, ToolCall
+from forebay_server.api.openai_types import EmbeddingBody, GenerationBody
 from forebay_server.api.responses_types import ResponsesBody
 from forebay_server.api.service import ServedModel
 from forebay_server.errors import InvalidRequestError
@@ -21,14 +20,13 @@ def refuse_what_is_missing(body: GenerationBody | EmbeddingBody | ResponsesBody)
     Raises:
         InvalidRequestError: naming the first such field.
     """
-    for name, neutral_values in body.not_offered.items():
-        value = (body.model_extra or {}).get(name)
-        if not any(
-            value == neutral and isinstance(value, bool) == isinstance(neutral, bool) for neutral in neutral_values
-        ):
+    for name, field in body.not_offered.items():
+        if not field.allows((body.model_extra or {}).get(name)):
             raise InvalidRequestError(
-                f"{name} is not offered by this server; leave it out", param=name, code="unsupported_parameter"
+                f"{name} is not offered by this server; {field.instead}", param=name, code="unsupported_parameter"
             )
+    if isinstance(body, GenerationBody) and (body.best_of or 1) > (body.n or 1):
+        raise InvalidRequestError("best_of is more than n; ask for n choices and pick one", param="best_of")
     if isinstance(body, GenerationBody) and body.stream_options is not None and not body.stream:
         raise InvalidRequestError("stream_options is only for stream: true", param="stream_options")
 
@@ -155,38 +153,6 @@ def check_text_length(text_bytes: int, model: ServedModel, param: str) -> None:
             param=param,
             code="context_length_exceeded",
         )
-
-
-def template_messages(messages: Sequence[Message]) -> list[dict[str, object]]:
-    """The messages as chat templates expect them: content is one string, `developer` is `system`.
-
-    Raises:
-        InvalidRequestError: a message other than the assistant's has no content.
-    """
-    plain = []
-    for index, message in enumerate(messages):
-        content = message.content
-        if content is None and message.role != "assistant":
-            raise InvalidRequestError(
-                f"messages[{index}] ({message.role}) has no content", param=f"messages[{index}].content"
-            )
-        text = content if isinstance(content, str) else "\n".join(part.text for part in content or ())
-        role = "system" if message.role == "developer" else message.role
-        shown = {**(message.model_extra or {}), "role": role, "content": text}
-        if message.tool_calls:  # an empty list would make templates believe that there are calls
-            shown["tool_calls"] = [_template_call(call) for call in message.tool_calls]
-        plain.append(shown)
-    return plain
-
-
-def _template_call(call: ToolCall) -> dict[str, object]:
-    """Templates write arguments as JSON themselves; what is none they get as it is."""
-    try:
-        arguments: object = json.loads(call.function.arguments)
-    except (ValueError, RecursionError):
-        arguments = call.function.arguments
-    function = {"name": call.function.name, "arguments": arguments}
-    return {"id": call.id, "type": "function", "function": function}
 
 
 def _given(value: _Value | None, default: _Value) -> _Value:

@@ -9,15 +9,15 @@ from fastapi.responses import Response
 
 from forebay_server.api.chat import chat_format, check_chat, prepare_chat
 from forebay_server.api.chat_format import ChatFormat
-from forebay_server.api.generation import ChoiceUpdate, Usage
+from forebay_server.api.generation import ChoiceUpdate, GenerationRequest, Usage
 from forebay_server.api.openai_answers import ResponseAnswer, documented
-from forebay_server.api.openai_types import GenerationBody
+from forebay_server.api.openai_types import ChatBody, GenerationBody
 from forebay_server.api.request_params import refuse_what_is_missing
 from forebay_server.api.responses_events import Event, GrowingResponse
-from forebay_server.api.responses_input import chat_body
+from forebay_server.api.responses_input import chat_body, errors_in_own_words
 from forebay_server.api.responses_types import ResponsesBody
 from forebay_server.api.running import Envelope, answer
-from forebay_server.api.service import Service
+from forebay_server.api.service import ServedModel, Service
 from forebay_server.api.sse import named_event
 from forebay_server.errors import ApiError, NotFoundError
 
@@ -35,10 +35,11 @@ def responses_router(service: Service) -> APIRouter:
         arrival_time = time.monotonic()
         refuse_what_is_missing(body)
         chat = chat_body(body)
-        check_chat(chat)
+        with errors_in_own_words():
+            check_chat(chat)
         model = service.require_model(body.model)
         form = _ResponsesFormat(body, chat_format(chat, model))
-        return await answer(service, request, chat, 1, lambda served: prepare_chat(chat, served, arrival_time), form)
+        return await answer(service, request, chat, 1, lambda served: _prepare(chat, served, arrival_time), form)
 
     @router.get("/v1/responses/{response_id}", include_in_schema=False)
     @router.delete("/v1/responses/{response_id}", include_in_schema=False)
@@ -50,6 +51,11 @@ def responses_router(service: Service) -> APIRouter:
         )
 
     return router
+
+
+def _prepare(chat: ChatBody, model: ServedModel, arrival_time: float) -> GenerationRequest:
+    with errors_in_own_words():
+        return prepare_chat(chat, model, arrival_time)
 
 
 class _ResponsesFormat:

@@ -1,16 +1,45 @@
 """From a `/v1/responses` body to the chat body that asks for the same. Pure."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
 
+from forebay_server.api.chat_prompt import joined_text
 from forebay_server.api.openai_types import ChatBody, GenerationBody
-from forebay_server.api.responses_types import FunctionChoice, InputItem, InputPart, ResponsesBody
+from forebay_server.api.responses_types import AllowedFunctions, FunctionChoice, InputItem, InputPart, ResponsesBody
 from forebay_server.errors import InvalidRequestError
 
 _OWN_FIELDS = frozenset({"model", "max_tokens", "n", "stream", "stream_options", *ResponsesBody.model_fields})
-_PASSED_FIELDS = frozenset(GenerationBody.model_fields) - _OWN_FIELDS | {"chat_template_kwargs", "structured_outputs"}
+_CHAT_FIELDS = frozenset({"chat_template_kwargs", "documents", "include_reasoning"})
+_PASSED_FIELDS = frozenset(GenerationBody.model_fields) - _OWN_FIELDS | _CHAT_FIELDS
+
+
+_NAMES = (
+    ("response_format.json_schema.schema", "text.format.schema"),
+    ("max_completion_tokens", "max_output_tokens"),
+    ("].function.", "]."),
+)
+"""How the chat endpoint calls fields that this one has, too."""
+
+
+@contextmanager
+def errors_in_own_words() -> Iterator[None]:
+    """Errors name the fields of this endpoint's body, not the chat body's.
+
+    Raises:
+        InvalidRequestError: with other names.
+    """
+    try:
+        yield
+    except InvalidRequestError as error:
+        message, param = error.message, error.param or ""
+        for chat_name, name in _NAMES:
+            message, param = message.replace(chat_name, name), param.replace(chat_name, name)
+        param = "input" if param.startswith("messages") else param
+        raise InvalidRequestError(message, param=param or None, code=error.code) from error
 
 
 def chat_body(body: ResponsesBody) -> ChatBody:
@@ -30,7 +59,7 @@ def chat_body(body: ResponsesBody) -> ChatBody:
         "user": body.user,
         **{name: value for name, value in (body.model_extra or {}).items() if name in _PASSED_FIELDS},
     }
-    if body.include or body.top_logprobs:
+    if "message.output_text.logprobs" in (body.include or ()) or body.top_logprobs:
         fields |= {"logprobs": True, "top_logprobs": body.top_logprobs}
     if body.tools:
         fields["tools"] = [
@@ -40,7 +69,10 @@ def chat_body(body: ResponsesBody) -> ChatBody:
         fields["parallel_tool_calls"] = body.parallel_tool_calls
     choice = body.tool_choice
     if isinstance(choice, FunctionChoice):
-        fields["tool_choice"] = {"type": "function", "function": {"name": choice.name}}
+        fields["tool_choice"] = _named(choice)
+    elif isinstance(choice, AllowedFunctions):
+        allowed = {"mode": choice.mode, "tools": [_named(function) for function in choice.tools]}
+        fields["tool_choice"] = {"type": "allowed_tools", "allowed_tools": allowed}
     elif choice is not None and (body.tools or choice != "auto"):
         fields["tool_choice"] = choice
     if body.text is not None and body.text.format is not None and body.text.format.type != "text":
@@ -51,6 +83,10 @@ def chat_body(body: ResponsesBody) -> ChatBody:
         return ChatBody.model_validate(fields)
     except ValidationError as error:
         raise RequestValidationError(error.errors()) from error
+
+
+def _named(function: FunctionChoice) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": function.name}}
 
 
 def _response_format(body: ResponsesBody) -> dict[str, Any] | None:
@@ -112,4 +148,4 @@ def _needed(item: InputItem, name: str, index: int) -> str:
 def _text(content: str | list[InputPart] | None, index: int) -> str:
     if content is None:
         raise InvalidRequestError(f"input[{index}] has no content", param=f"input[{index}].content")
-    return content if isinstance(content, str) else "\n".join(part.text for part in content)
+    return joined_text(content, f"input[{index}].content")

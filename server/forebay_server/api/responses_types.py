@@ -2,18 +2,19 @@
 
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field, StringConstraints
+from pydantic import BeforeValidator, Field, StringConstraints
 
-from forebay_server.api.openai_types import MAX_LOGPROBS, Body
+from forebay_server.api import not_offered
+from forebay_server.api.not_offered import Fields
+from forebay_server.api.openai_types import MAX_LOGPROBS, Body, Part, only_text
 
 MetadataText = Annotated[str, StringConstraints(max_length=512)]
 
 
-class InputPart(Body):
-    """A part of a message; only text is understood."""
+class InputPart(Part):
+    """A part of a message or of what a tool gave: text, or what an assistant said when it refused."""
 
-    type: Literal["input_text", "output_text", "text"]
-    text: str
+    type: Annotated[Literal["input_text", "output_text", "text", "refusal"], BeforeValidator(only_text)]
 
 
 class InputItem(Body):
@@ -67,21 +68,30 @@ class FunctionChoice(Body):
     name: str
 
 
+class AllowedFunctions(Body):
+    """The model is told of all functions and may call these."""
+
+    type: Literal["allowed_tools"]
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[FunctionChoice], Field(min_length=1)]
+
+
+Included = Literal[
+    "message.output_text.logprobs",
+    "reasoning.encrypted_content",
+    "code_interpreter_call.outputs",
+    "computer_call_output.output.image_url",
+    "file_search_call.results",
+    "message.input_image.image_url",
+    "web_search_call.action.sources",
+    "web_search_call.results",
+]
+
+
 class ResponsesBody(Body):
     """`POST /v1/responses`; sampling parameters of the other endpoints are taken, too."""
 
-    not_offered: ClassVar[dict[str, tuple[object, ...]]] = {
-        "background": (None, False),
-        "conversation": (None,),
-        "max_tokens": (None,),
-        "max_completion_tokens": (None,),
-        "moderation": (None,),
-        "n": (None, 1),
-        "previous_response_id": (None,),
-        "prompt": (None,),
-        "store": (None, False),
-    }
-    """Fields that need memory of earlier responses, or are called otherwise here."""
+    not_offered: ClassVar[Fields] = not_offered.RESPONSES
 
     model: str | None = None
     input: str | Annotated[list[InputItem], Field(min_length=1)]
@@ -90,12 +100,12 @@ class ResponsesBody(Body):
     temperature: float | None = Field(None, ge=0, le=2)
     top_p: float | None = Field(None, gt=0, le=1)
     top_logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
-    include: list[Literal["message.output_text.logprobs"]] | None = None
+    include: list[Included] | None = Field(None, description="what a stateless text model has none of is left out")
     stream: bool | None = None
     text: TextSettings | None = None
     reasoning: ReasoningSettings | None = None
     tools: list[FunctionTool] | None = None
-    tool_choice: Literal["none", "auto", "required"] | FunctionChoice | None = None
+    tool_choice: Literal["none", "auto", "required"] | FunctionChoice | AllowedFunctions | None = None
     parallel_tool_calls: bool | None = None
     truncation: Literal["disabled"] | None = None
     metadata: Annotated[dict[str, MetadataText], Field(max_length=16)] | None = None

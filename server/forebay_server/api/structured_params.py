@@ -31,12 +31,19 @@ def _constraints(body: GenerationBody) -> Iterator[Constraint]:
         ("regex", body.guided_regex, "guided_regex"),
         ("choice", body.guided_choice, "guided_choice"),
         ("grammar", body.guided_grammar, "guided_grammar"),
+        ("json", ANY_OBJECT if body.guided_json_object else None, "guided_json_object"),
+        ("json", body.json_schema, "json_schema"),
+        ("regex", body.regex, "regex"),
+        ("grammar", body.ebnf, "ebnf"),
     )
 
 
 def _of_response_format(wanted: ResponseFormat) -> Iterator[Constraint]:
     if wanted.type == "json_object":
-        yield Constraint("json", ANY_OBJECT, "response_format")
+        if wanted.schema_of_object is None:
+            yield Constraint("json", ANY_OBJECT, "response_format")
+        else:
+            yield Constraint("json", wanted.schema_of_object, "response_format.schema")
     elif wanted.type == "json_schema":
         if wanted.json_schema is None:
             raise InvalidRequestError(
@@ -46,10 +53,10 @@ def _of_response_format(wanted: ResponseFormat) -> Iterator[Constraint]:
 
 
 def _of_structured_outputs(wanted: StructuredOutputs) -> Iterator[Constraint]:
-    for name in wanted.not_offered:
-        if (wanted.model_extra or {}).get(name) is not None:
+    for name, field in wanted.not_offered.items():
+        if not field.allows((wanted.model_extra or {}).get(name)):
             raise InvalidRequestError(
-                f"structured_outputs.{name} is not offered by this server; leave it out",
+                f"structured_outputs.{name} is not offered by this server; {field.instead}",
                 param=f"structured_outputs.{name}",
                 code="unsupported_parameter",
             )

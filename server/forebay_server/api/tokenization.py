@@ -5,7 +5,8 @@ from typing import Any
 from fastapi import APIRouter
 from fastapi.responses import Response
 
-from forebay_server.api.chat import chat_prompt
+from forebay_server.api.chat_prompt import chat_prompt
+from forebay_server.api.chat_tools import tool_descriptions
 from forebay_server.api.openai_answers import DetokenizeAnswer, TokenizeAnswer, TokenizerInfo, documented
 from forebay_server.api.openai_types import DetokenizeBody, TokenizeBody
 from forebay_server.api.request_params import check_token_ids
@@ -70,6 +71,6 @@ def _json(content: dict[str, Any]) -> Response:
 def _token_ids(body: TokenizeBody, model: ServedModel) -> list[int]:
     if (body.prompt is None) == (body.messages is None):
         raise InvalidRequestError("give exactly one of prompt and messages", param="prompt")
-    if body.prompt is not None:
-        return model.text.tokenizer.encode(body.prompt, add_special_tokens=body.add_special_tokens is not False)
-    return chat_prompt(body, model)
+    if body.messages is not None:
+        return chat_prompt(body.messages, body, model, tool_descriptions(body.tools or ()))
+    return model.text.tokenizer.encode(body.prompt or "", add_special_tokens=body.add_special_tokens is not False)

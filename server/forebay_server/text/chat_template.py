@@ -30,6 +30,9 @@ _RENDERING_ERRORS = (
 _MARK_OPEN, _MARK_CLOSE = "\U0010fdd0", "\U0010fdd1"
 """Around the number of a shielded control token; characters of a private plane, removed from what users write."""
 _MARKER = re.compile(f"{_MARK_OPEN}([0-9]+){_MARK_CLOSE}")
+_END_MARK = "\U0010fdd2"
+"""After the message that the answer goes on with."""
+_PRIVATE = str.maketrans(dict.fromkeys((_MARK_OPEN, _MARK_CLOSE, _END_MARK), "\ufffd"))
 
 
 class _GenerationTag(Extension):
@@ -65,10 +68,9 @@ class ChatTemplate:
                 f"the model's chat template is not valid Jinja: line {error.lineno}: {error.message}",
             ) from error
 
-    @property
-    def knows_tools(self) -> bool:
-        """Whether the template tells the model of tools."""
-        return re.search(r"\btools\b", self.source) is not None
+    def reads(self, name: str) -> bool:
+        """Whether the template uses a name, such as `tools`."""
+        return re.search(rf"\b{re.escape(name)}\b", self.source) is not None
 
     def prompt(
         self,
@@ -108,52 +110,92 @@ class ChatTemplate:
         messages: Sequence[Mapping[str, object]],
         *,
         add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
         variables: Mapping[str, object] | None = None,
         tools: Sequence[Mapping[str, object]] = (),
     ) -> list[int]:
         """Render and tokenize; the template alone decides about a begin-of-sequence token.
 
-        Arguments and errors are those of `prompt`; `tools` are OpenAI's, for a template that knows some.
+        Args:
+            messages: as for `prompt`.
+            add_generation_prompt: as for `prompt`.
+            variables: as for `prompt`.
+            continue_final_message: the prompt ends with the last message's text, so that the answer goes on with it.
+            tools: OpenAI's, for a template that knows some.
+
+        Raises:
+            InvalidRequestError: see `prompt`; or the template leaves the last message out.
         """
-        pattern = self._tokenizer.special_token_pattern
-        shielded_texts: list[str] = []
-        shielded = [_shield(message, self._tokenizer, shielded_texts) for message in messages]
+        shield = _Shield(self._tokenizer)
+        shielded = [shield.copy_of(message) for message in messages]
+        names = shield.copy_of(variables or {})
         if tools:
-            told = [_shield(tool, self._tokenizer, shielded_texts) for tool in tools]
-            variables = {**(variables or {}), "tools": told}
-        prompt = self.prompt(shielded, add_generation_prompt=add_generation_prompt, variables=variables)
-        if pattern is None or not shielded_texts:
+            names["tools"] = [shield.copy_of(tool) for tool in tools]
+        if continue_final_message:  # the space tells whether the template strips
+            shielded[-1]["content"] = f"{shielded[-1].get('content') or ''}{_END_MARK} "
+        prompt = self.prompt(shielded, add_generation_prompt=add_generation_prompt, variables=names)
+        if continue_final_message:
+            prompt = _upto_end_mark(prompt)
+        pattern = self._tokenizer.special_token_pattern
+        if pattern is None or not shield.texts:
             return self._tokenizer.encode(prompt, add_special_tokens=False)
         token_ids: list[int] = []
         for index, part in enumerate(pattern.split(prompt)):
             if index % 2:
                 token_ids.append(self._tokenizer.special_tokens[part])
             elif part:
-                token_ids += self._tokenizer.encode_ordinary(_unshield(part, shielded_texts))
+                token_ids += self._tokenizer.encode_ordinary(_unshield(part, shield.texts))
         return token_ids
 
 
-def _shield(value: Mapping[str, object], tokenizer: Tokenizer, shielded_texts: list[str]) -> dict[str, object]:
-    """A copy of a message in which no string holds a control token; those found are appended to `shielded_texts`."""
-    pattern = tokenizer.special_token_pattern
+class _Shield:
+    """Copies values so that no string in them holds a control token.
 
-    def replace(item: object) -> object:
+    Args:
+        tokenizer: whose control tokens.
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._pattern = tokenizer.special_token_pattern
+        self.texts: list[str] = []
+        """The control tokens that were found."""
+
+    def copy_of(self, value: Mapping[str, object]) -> dict[str, object]:
+        """A message, a tool or names for the template."""
+        return {key: self._replace(inner) for key, inner in value.items()}
+
+    def _replace(self, item: object) -> object:
         if isinstance(item, str):
-            item = item.replace(_MARK_OPEN, "\ufffd").replace(_MARK_CLOSE, "\ufffd")
-            if pattern is None:
-                return item
-            parts = pattern.split(item)
-            for index in range(1, len(parts), 2):
-                shielded_texts.append(parts[index])
-                parts[index] = f"{_MARK_OPEN}{len(shielded_texts) - 1}{_MARK_CLOSE}"
-            return "".join(parts)
+            return self._replace_text(item)
         if isinstance(item, Mapping):
-            return {key: replace(inner) for key, inner in item.items()}
+            return {
+                self._replace_text(key) if isinstance(key, str) else key: self._replace(inner)
+                for key, inner in item.items()
+            }
         if isinstance(item, list):
-            return [replace(inner) for inner in item]
+            return [self._replace(inner) for inner in item]
         return item
 
-    return {key: replace(inner) for key, inner in value.items()}
+    def _replace_text(self, text: str) -> str:
+        text = text.translate(_PRIVATE)
+        if self._pattern is None:
+            return text
+        parts = self._pattern.split(text)
+        for index in range(1, len(parts), 2):
+            self.texts.append(parts[index])
+            parts[index] = f"{_MARK_OPEN}{len(self.texts) - 1}{_MARK_CLOSE}"
+        return "".join(parts)
+
+
+def _upto_end_mark(prompt: str) -> str:
+    """The prompt up to the end of the last message, stripped if the template strips."""
+    text, mark, rest = prompt.rpartition(_END_MARK)
+    if not mark:
+        raise InvalidRequestError(
+            "the model's chat template does not show the last message, so that no answer can go on with it",
+            param="continue_final_message",
+        )
+    return text if rest.startswith(" ") else text.rstrip()
 
 
 def _unshield(text: str, shielded_texts: Sequence[str]) -> str:

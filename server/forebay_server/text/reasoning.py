@@ -27,6 +27,11 @@ class ReasoningStyle:
         # marks of earlier turns are closed and followed by text
         return start > end and not prompt[start + len(START) :].strip()
 
+    def is_open_in(self, answer: str) -> bool:
+        """Whether the beginning of an answer ends inside the reasoning."""
+        start, end = answer.rfind(START), answer.rfind(END)
+        return self.starts_open if start < 0 and end < 0 else start > end
+
     def is_closed_after(self, prompt: str) -> bool:
         """Whether the prompt ends with finished (usually empty) reasoning, so that the answer has none."""
         return prompt.rstrip().endswith(END)

@@ -59,7 +59,7 @@ BAD_REQUESTS: list[tuple[str, Any, str | None]] = [
     (COMPLETIONS, {"prompt": "x", "stop": ["a", ""]}, "stop[1]"),
     (COMPLETIONS, {"prompt": "x", "stop": ["x"] * 500_000}, "stop"),
     (CHAT, {"messages": [USER], "echo": True}, "echo"),
-    (CHAT, {"messages": [USER], "prompt_logprobs": 1}, "prompt_logprobs"),
+    (CHAT, {"messages": [USER], "prompt_logprobs": 21}, "prompt_logprobs"),
     (COMPLETIONS, {"prompt": "x", "prompt_logprobs": 21}, "prompt_logprobs"),
     (COMPLETIONS, {"prompt": "x", "prompt_logprobs": 1, "stream": True}, "prompt_logprobs"),
     (COMPLETIONS, {"prompt": "x", "max_tokens": -1, "echo": True}, "max_tokens"),

@@ -24,6 +24,11 @@ def tool(name: str, parameters: Any = None, **more: Any) -> dict[str, Any]:
     return {"type": "function", "function": {"name": name, "parameters": parameters or {"type": "object"}, **more}}
 
 
+def allowed(mode: str, *names: str) -> dict[str, Any]:
+    tools = [{"type": "function", "function": {"name": name}} for name in names]
+    return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": tools}}
+
+
 TOOLS = [tool("f"), tool("get_weather")]
 TAIL = "(f)(get_weather)"
 CALL = '<tool_call>\n{"name": "f", "arguments": {"a": "é 1"}}\n</tool_call>'
@@ -144,6 +149,9 @@ def test_c2_history_reaches_the_template(echo_server: ServerProcess) -> None:
         ({"tools": []}, "tools"),
         ({"tools": None, "tool_choice": "required"}, "tool_choice"),
         ({"tool_choice": {"type": "function", "function": {"name": "g"}}}, "tool_choice"),
+        ({"tool_choice": allowed("auto", "f", "g")}, "tool_choice"),
+        ({"tool_choice": allowed("sometimes", "f")}, "tool_choice.allowed_tools.mode"),
+        ({"tool_choice": allowed("auto")}, "tool_choice.allowed_tools.tools"),
         ({"tools": [tool("f"), tool("f")]}, "tools[1].function.name"),
         ({"tools": [tool("a b")]}, "tools[0].function.name"),
         ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
@@ -174,6 +182,39 @@ def test_l5_reasoning_is_told_apart_with_all_log_probabilities(echo_server: Serv
     assert parts["message"]["reasoning_content"] == "first I think"
     assert parts["message"]["content"] == "then I say"
     assert len(parts["logprobs"]) == usage["completion_tokens"]
+
+
+def test_reasoning_may_be_left_out(echo_server: ServerProcess) -> None:
+    text = "<think>\nfirst I think</think>\n\nthen I say"
+    fields: Any = {"tools": None, "include_reasoning": False, "logprobs": True}
+    answer = ask(echo_server, text, **fields)
+    assert answer["choices"][0]["message"] == {"role": "assistant", "content": "then I say", "refusal": None}
+    assert answer["usage"]["completion_tokens_details"]["reasoning_tokens"] > 0
+    parts = streamed(echo_server, text, **fields)
+    assert parts["message"]["reasoning_content"] == ""
+    assert parts["message"]["content"] == "then I say"
+    assert len(parts["logprobs"]) == answer["usage"]["completion_tokens"]
+
+
+def test_only_allowed_tools_are_called(echo_server: ServerProcess) -> None:
+    other = CALL.replace('"f"', '"get_weather"')
+    answer = ask(echo_server, CALL + other, tool_choice=allowed("auto", "get_weather"), max_tokens=300)
+    (call,) = answer["choices"][0]["message"]["tool_calls"]
+    assert call["function"]["name"] == "get_weather"
+    assert answer["choices"][0]["message"]["content"] == CALL + TAIL, "the model is told of both all the same"
+    body = {"input": CALL + other, "tools": [{"type": "function", "name": name} for name in ("f", "get_weather")]}
+    choice = {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "f"}]}
+    response = echo_server.api("/v1/responses", {**body, "tool_choice": choice}).json
+    assert [item["name"] for item in response["output"] if item["type"] == "function_call"] == ["f"]
+
+
+def test_one_of_the_allowed_tools_is_enforced(real_server: ServerProcess) -> None:
+    nothing = {"type": "object", "properties": {}, "additionalProperties": False}
+    tools = [tool(name, nothing) for name in ("one", "two", "three")]
+    fields: Any = {"tools": tools, "parallel_tool_calls": False, "temperature": 1, "max_tokens": 200}
+    answer = ask(real_server, "hi", n=8, seed=2, tool_choice=allowed("required", "one", "three"), **fields)
+    names = {choice["message"]["tool_calls"][0]["function"]["name"] for choice in answer["choices"]}
+    assert names == {"one", "three"}
 
 
 def test_calls_after_reasoning(echo_server: ServerProcess) -> None:
