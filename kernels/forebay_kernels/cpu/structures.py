@@ -98,3 +98,20 @@ class HeadBatchStructure(ctypes.Structure):
         ("hidden", _POINTER),
         ("logits", _POINTER),
     ]
+
+
+class StoredMatrixStructure(ctypes.Structure):
+    """`StoredMatrix`."""
+
+    _fields_ = [
+        ("kind", _INT),
+        ("rows", _INT),
+        ("columns", _INT),
+        ("group", _INT),
+        ("chunk", _INT),
+        ("padding", _INT),
+        ("numbers", _POINTER),
+        ("scales", _POINTER),
+        ("zeros", _POINTER),
+        ("mins", _POINTER),
+    ]

@@ -2,6 +2,8 @@
 
 import torch
 
+from forebay_kernels.cpu import quantization as library
+from forebay_kernels.cpu.library import best_variant
 from forebay_kernels.fp8_weights import Fp8Weight
 from forebay_kernels.int4_weights import Int4Weight, pack_int4
 from forebay_kernels.int8_weights import Int8Weight, quantize_int8
@@ -19,8 +21,9 @@ from forebay_server.layers.weight_forms import (
 _CHUNK_ELEMENTS = 1 << 18
 """Rows are converted in parts of about this size: they stay in the processor's cache, and memory stays flat."""
 _SAMPLED_ROWS = 16
-_INT4_SHRINKS = tuple(1 - 0.04 * step for step in range(9))
-"""Scales that are tried for each group of int4, as shares of the one that clips nothing."""
+_INT4_FACTORS = tuple((1 - 0.04 * step) / -8 for step in range(9))
+"""Scales that are tried for each group of int4, as shares of its number of the largest magnitude: the largest becomes
+-8, the side that reaches further, with the first of them, which clips nothing."""
 
 
 def format_of(weight: LinearWeight) -> WeightFormat:
@@ -54,6 +57,13 @@ def convert(weight: LinearWeight, target: WeightFormat, dtype: torch.dtype) -> L
         return weight
     if target.kind == "plain":
         return weight.to(dtype) if isinstance(weight, torch.Tensor) else _dequantized(weight, dtype)
+    variant = best_variant()
+    if variant is not None and not isinstance(weight, Fp8Weight):
+        group_size = target.group_size or None
+        if target.kind == "int8" and library.can_quantize(weight, group_size):
+            return library.quantize_int8(weight, group_size, variant=variant)
+        if target.kind == "int4" and library.can_quantize(weight, group_size):
+            return library.quantize_int4(weight, target.group_size, _INT4_FACTORS, variant=variant)
     parts = [_quantize(dequantize(select_rows(weight, rows)), target) for rows in _row_chunks(weight)]
     joined = concatenate(parts)
     if joined is None:
@@ -96,9 +106,8 @@ def quantize_int4(weight: torch.Tensor, group_size: int) -> Int4Weight:
     extreme = groups.gather(2, groups.abs().argmax(2, keepdim=True)).squeeze(2)
     best_scales = torch.zeros_like(extreme)
     best_error = torch.full_like(extreme, torch.inf)
-    for shrink in _INT4_SHRINKS:
-        # the largest magnitude becomes -8, the side that reaches further; scales are what float16 can hold
-        scales = (extreme * (shrink / -8)).half().float()
+    for factor in _INT4_FACTORS:
+        scales = (extreme * factor).half().float()  # what float16 can hold
         numbers = _int4_numbers(groups, scales)
         error = (numbers * scales.unsqueeze(2) - groups).square().sum(2)
         better = error < best_error

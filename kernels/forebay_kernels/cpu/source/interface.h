@@ -87,3 +87,21 @@ struct HeadBatch {
     const float* hidden;  // [num_rows, hidden_size], after the final norm
     float* logits;        // [num_rows, vocab_size]
 };
+
+// The forms in which a weight may lie before it is quantized; see quantization.py.
+enum StoredKind : int32_t { STORED_FLOAT32 = 0, STORED_BF16 = 1, STORED_FP16 = 2, STORED_INT8 = 3, STORED_INT4 = 4 };
+
+// A matrix, rows one after the other; columns, group and half a chunk are multiples of 16. Quantized numbers mean
+// (number - zero) * scale + min, zeros and mins being 0 where they are null.
+struct StoredMatrix {
+    int32_t kind;
+    int32_t rows;
+    int32_t columns;
+    int32_t group;  // numbers that share a scale
+    int32_t chunk;  // STORED_INT4: byte j of a chunk holds its numbers j (low) and j + chunk / 2
+    int32_t padding;
+    const void* numbers;
+    const float* scales;  // [rows, columns / group]; as the others
+    const float* zeros;
+    const float* mins;
+};

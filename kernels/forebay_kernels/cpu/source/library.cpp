@@ -1,6 +1,7 @@
 // The functions that Python calls.
 
 #include "phases.h"
+#include "quantize.h"
 
 #define EXPORTED __attribute__((visibility("default")))
 
@@ -124,6 +125,35 @@ EXPORTED int64_t forebay_read(const uint8_t* bytes, int64_t num_bytes, int32_t n
     job->~Job();
     free(memory);
     return sum;
+}
+
+// Quantize to eight bits, `group` numbers a scale: values [rows, columns], scales [rows, columns / group]; -1 where there
+// is no memory.
+EXPORTED int32_t forebay_quantize_int8(const StoredMatrix* from, int32_t group, int8_t* values, float* scales) {
+    auto* row = static_cast<float*>(allocate(sizeof(float) * from->columns));
+    if (!row) return -1;
+    for (int i = 0; i < from->rows; i++) {
+        read_row(*from, i, row);
+        for (int k = 0; k < from->columns; k += group)
+            *scales++ = quantize_int8_group(row + k, group, values + (int64_t)i * from->columns + k);
+    }
+    free(row);
+    return 0;
+}
+
+// Quantize to four bits: packed [rows, columns / 2], scales [rows, columns / group], float16. Each scale is one of the
+// factors times the number of the largest magnitude.
+EXPORTED int32_t forebay_quantize_int4(const StoredMatrix* from, int32_t group, int32_t chunk, const float* factors,
+                                       int32_t num_factors, uint8_t* packed, uint16_t* scales) {
+    auto* row = static_cast<float*>(allocate(sizeof(float) * from->columns));
+    if (!row) return -1;
+    for (int64_t i = 0; i < from->rows; i++) {
+        read_row(*from, (int)i, row);
+        quantize_int4_row(row, from->columns, group, chunk, factors, num_factors, packed + i * from->columns / 2,
+                          scales + i * (from->columns / group));
+    }
+    free(row);
+    return 0;
 }
 
 }  // extern "C"
