@@ -13,7 +13,8 @@ from forebay_server.engine.engine import load_engine
 from forebay_server.errors import ForebayError
 from forebay_server.messages import AddRequest, FinishReason, Pooling, RequestOutput, TokenLogprobs
 from forebay_server.sampling_params import SamplingParams
-from forebay_server.text.model_text import ModelText, load_model_text, locate_model
+from forebay_server.text.model_path import locate_model
+from forebay_server.text.model_text import ModelText, load_model_text
 from forebay_server.text.tokenizer import Tokenizer
 from forebay_server.text.vectors import normalized
 

@@ -65,7 +65,8 @@ class GrammarCompiler:
     @cached_property
     def tokenizer(self) -> Tokenizer:
         """Of the model; read when first needed."""
-        from forebay_server.text.model_text import load_model_text, locate_model
+        from forebay_server.text.model_path import locate_model
+        from forebay_server.text.model_text import load_model_text
 
         return load_model_text(locate_model(self._model)).tokenizer
 

@@ -76,7 +76,8 @@ def _evaluate(options: argparse.Namespace) -> int:
     from forebay_server.evaluation.prompts import DEFAULT_FILE, PromptTokenizer, read_prompts
     from forebay_server.evaluation.report import Evaluation, as_json, as_text
     from forebay_server.evaluation.summary import Thresholds, judge, summarize
-    from forebay_server.text.model_text import load_model_text, locate_model
+    from forebay_server.text.model_path import locate_model
+    from forebay_server.text.model_text import load_model_text
 
     text = load_model_text(locate_model(options.model))
     chat = text.chat_template

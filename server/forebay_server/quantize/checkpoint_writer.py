@@ -1,7 +1,5 @@
-"""Writes a compressed-tensors checkpoint: safetensors files, their index, config.json and the tokenizer's files."""
+"""Writes a compressed-tensors checkpoint: safetensors files, their index and config.json."""
 
-import json
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,9 +7,9 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
+from forebay_server.quantize.model_files import write_json
+
 SHARD_BYTES = 4 << 30
-_COPIED = ("*.json", "*.jinja", "*.model", "*.txt")
-_NOT_COPIED = ("config.json", "quantize_config.json", "quant_config.json")
 
 
 class CheckpointWriter:
@@ -40,8 +38,8 @@ class CheckpointWriter:
         """Write what is left, the index and config.json; returns the bytes of all weights."""
         self._flush()
         index = {"metadata": {"total_size": self._total_bytes}, "weight_map": self._weight_map}
-        _write_json(self._folder / "model.safetensors.index.json", index)
-        _write_json(self._folder / "config.json", config)
+        write_json(self._folder / "model.safetensors.index.json", index)
+        write_json(self._folder / "config.json", config)
         return self._total_bytes
 
     def _flush(self) -> None:
@@ -64,15 +62,3 @@ def quantization_config(group: Mapping[str, Any], stored_as: str) -> dict[str, A
         "ignore": ["lm_head"],
         "kv_cache_scheme": None,
     }
-
-
-def copy_other_files(source: Path, target: Path) -> None:
-    """The tokenizer, the chat template and the generation defaults of a Hugging Face folder."""
-    for pattern in _COPIED:
-        for file in source.glob(pattern):
-            if file.name not in _NOT_COPIED and not file.name.endswith(".index.json"):
-                shutil.copyfile(file, target / file.name)
-
-
-def _write_json(file: Path, value: Mapping[str, Any]) -> None:
-    file.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")

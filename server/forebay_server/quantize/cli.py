@@ -2,11 +2,12 @@
 
 import argparse
 import os
-import shutil
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import FrameType
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from forebay_server.errors import ExitCode, ForebayError, StartupError
 
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 
 METHODS = ("int8", "smoothquant", "gptq", "awq", "fp8")
 CALIBRATED = ("smoothquant", "gptq", "awq")
+_BYTES_PER_WEIGHT = {"int8": 1.01, "smoothquant": 1.01, "fp8": 1.01, "gptq": 0.57, "awq": 0.59}
+"""At most, scales included."""
 _EXAMPLES = """
 methods:
   int8         weights and inputs in eight bits (W8A8), nothing to calibrate
@@ -26,12 +29,14 @@ methods:
 
 examples:
   forebay quantize --model ./Llama-3.2-1B-Instruct --method int8 --output ./Llama-3.2-1B-int8
+  forebay quantize --model ./model.gguf --method awq --output ./model-awq
   forebay quantize --model ./model --method gptq --calibration prompts.jsonl --output ./model-gptq
   forebay eval --model ./model --candidate-model ./model-gptq --candidate auto
 
 A line of the calibration file: a JSON string, or an object with `prompt`, `messages` or `prompt_token_ids`; a hundred
 prompts like those that will be served are enough. The LM head and the embeddings stay as they are, in bfloat16. The
-model is held in float32 meanwhile: 4 bytes a parameter. The output folder appears when all is written.
+model is held in float32 meanwhile: 4 bytes a parameter. The output folder appears when all is written; a run that is
+interrupted leaves nothing. GGUF files can be read, too (Llama, Qwen 2 and 3): what their own quantization cost stays.
 
 exit codes: 0 written; 2 bad command line, prompts or model; others as of forebay serve
 """
@@ -41,6 +46,7 @@ def main(argv: Sequence[str]) -> int:
     """Run `forebay quantize` and return its exit code."""
     options = _parser().parse_args(argv)
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # before torch is imported
+    before = signal.signal(signal.SIGTERM, _stop)
     try:
         return _quantize(options)
     except StartupError as error:
@@ -49,43 +55,46 @@ def main(argv: Sequence[str]) -> int:
     except ForebayError as error:
         sys.stderr.write(f"forebay quantize: {error}\n")
         return 2
+    except KeyboardInterrupt:
+        sys.stderr.write("\nforebay quantize: interrupted; nothing was written\n")
+        return 128 + signal.SIGINT
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _stop(number: int, _: FrameType | None) -> NoReturn:
+    """End in order, so that nothing half written stays."""
+    sys.exit(128 + number)
 
 
 def _quantize(options: argparse.Namespace) -> int:
     source, target = Path(options.model), Path(options.output)
     if target.exists():
         raise _bad(f"--output {target}: exists already; name a folder that does not")
-    if not (source / "config.json").is_file():
-        raise _bad(f"--model {source}: must be a folder with config.json and safetensors")
     import torch
 
-    from forebay_server.quantize.checkpoint_writer import CheckpointWriter, copy_other_files, quantization_config
+    from forebay_server.engine.device import available_bytes
+    from forebay_server.quantize.checkpoint_writer import CheckpointWriter, quantization_config
+    from forebay_server.quantize.model_files import config_values, write_text_files
+    from forebay_server.quantize.output_folder import check_space, output_bytes, staged
     from forebay_server.quantize.run import quantize_model
-    from forebay_server.weights.checkpoint import open_checkpoint, read_json
+    from forebay_server.weights.checkpoint import open_checkpoint
     from forebay_server.weights.loader import load_model
 
     checkpoint = open_checkpoint(source)
-    from forebay_server.engine.device import available_bytes
-
+    config = config_values(checkpoint)
+    check_space(target, output_bytes(checkpoint.shapes, _BYTES_PER_WEIGHT[options.method]))
     prompts = _prompts(options) if options.method in CALIBRATED else []
     device = torch.device("cpu")
     model = load_model(checkpoint, torch.float32, device, available_bytes(device), _progress("loading", "bytes")).model
     method = _method(options, model)
-    unfinished = target.with_name(target.name + ".unfinished")
-    shutil.rmtree(unfinished, ignore_errors=True)
-    unfinished.mkdir(parents=True)
-    writer = CheckpointWriter(unfinished)
-    error = quantize_model(model, prompts, method, writer, _progress(options.method, "layers"))
-    config: dict[str, Any] = read_json(source / "config.json")
-    for key in ("quantization_config", "compression_config"):
-        config.pop(key, None)
-    config |= {
-        "torch_dtype": "bfloat16",
-        "quantization_config": quantization_config(method.group(), method.stored_as),
-    }
-    num_bytes = writer.finish(config)
-    copy_other_files(source, unfinished)
-    unfinished.rename(target)
+    with staged(target) as folder:
+        writer = CheckpointWriter(folder)
+        error = quantize_model(model, prompts, method, writer, _progress(options.method, "layers"))
+        num_bytes = writer.finish(
+            config | {"quantization_config": quantization_config(method.group(), method.stored_as)}
+        )
+        write_text_files(checkpoint.path, folder)
     sys.stdout.write(f"{target}: {num_bytes:,} bytes; relative error of the weights {error:.4f}\n")
     return 0
 
@@ -109,7 +118,8 @@ def _method(options: argparse.Namespace, model: "CausalLM") -> "Method":
 
 def _prompts(options: argparse.Namespace) -> list[list[int]]:
     from forebay_server.evaluation.prompts import PromptTokenizer, read_prompts
-    from forebay_server.text.model_text import load_model_text, locate_model
+    from forebay_server.text.model_path import locate_model
+    from forebay_server.text.model_text import load_model_text
 
     text = load_model_text(locate_model(options.model))
     chat = text.chat_template
@@ -146,7 +156,7 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("--model", required=True, help="a folder with config.json and safetensors")
+    parser.add_argument("--model", required=True, help="a folder with config.json and safetensors, or a GGUF file")
     parser.add_argument("--method", required=True, choices=METHODS, help="see below")
     parser.add_argument("--output", required=True, metavar="DIR", help="a folder that does not exist yet")
     parser.add_argument(

@@ -28,30 +28,6 @@ class ModelText:
     """For requests that do not say how to sample."""
 
 
-def locate_model(model: str) -> Path:
-    """The GGUF file, or the folder with `tokenizer.json`, that `--model` means.
-
-    Raises:
-        StartupError: MODEL_NOT_FOUND, saying what was looked for.
-    """
-    path = Path(model)
-    if path.is_file():
-        return path
-    if not path.is_dir():
-        raise _not_found(f"--model {model}: there is no such file or folder")
-    if (path / "config.json").is_file():
-        if not (path / "tokenizer.json").is_file():
-            raise _not_found(f"--model {model}: the folder has config.json but no tokenizer.json")
-        return path
-    found = sorted(path.glob("*.gguf"))
-    if len(found) != 1:
-        raise _not_found(
-            f"--model {model}: the folder has no config.json and {len(found)} GGUF files; name one file, "
-            "or give a folder with one GGUF file or with config.json, tokenizer.json and safetensors"
-        )
-    return found[0]
-
-
 def load_model_text(path: Path) -> ModelText:
     """Read tokenizer and template; about 0.3 s for a vocabulary of 50,000.
 
@@ -140,7 +116,3 @@ def _read_json(path: Path) -> dict[str, Any]:
     except ValueError as error:
         raise StartupError(ExitCode.CORRUPT_WEIGHTS, "CorruptModelFile", f"{path}: {error}") from error
     return content if isinstance(content, dict) else {}
-
-
-def _not_found(message: str) -> StartupError:
-    return StartupError(ExitCode.MODEL_NOT_FOUND, "ModelNotFound", message)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from forebay_server.errors import ExitCode, StartupError
 
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
-_SPACE_MARK = "▁"
+SPACE_MARK = "▁"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ def sentencepiece_table(vocab: Mapping[str, int], added: Mapping[int, str], *, d
 
     def to_bytes(token: str) -> bytes:
         byte = _BYTE_TOKEN.fullmatch(token)
-        return bytes([int(byte[1], 16)]) if byte else token.replace(_SPACE_MARK, " ").encode()
+        return bytes([int(byte[1], 16)]) if byte else token.replace(SPACE_MARK, " ").encode()
 
     return TokenBytes(_table(vocab, added, to_bytes), drops_first_space)
 

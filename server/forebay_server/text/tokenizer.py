@@ -86,6 +86,11 @@ class Tokenizer:
         """One token by itself, for log-probabilities; a part of a character shows as U+FFFD."""
         return self.bytes_of(token_id).decode("utf-8", "replace")
 
+    def definition(self) -> str:
+        """The tokenizer as `tokenizer.json` has it."""
+        text: str = self._backend.to_str(pretty=True)
+        return text
+
     @cached_property
     def _plain_backend(self) -> tokenizers.Tokenizer:
         plain = tokenizers.Tokenizer.from_str(self._backend.to_str())

@@ -172,6 +172,6 @@ def test_bad_arguments_are_exit_2_and_leave_nothing(
     assert not (tmp_path / "new").exists()
 
 
-def test_gguf_files_are_refused_by_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--model", "model.gguf", "--method", "int8", "--output", str(tmp_path / "new")]) == 2
-    assert "config.json and safetensors" in capsys.readouterr().err
+def test_a_model_that_is_not_there_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--model", "model.gguf", "--method", "int8", "--output", str(tmp_path / "new")]) == 11
+    assert "model.gguf: no such file" in capsys.readouterr().err

@@ -10,7 +10,8 @@ from tokenizers import AddedToken, decoders, models, pre_tokenizers
 
 from forebay_server.errors import ExitCode, StartupError
 from forebay_server.text.chat_template import ChatTemplate
-from forebay_server.text.model_text import ModelText, load_model_text, locate_model
+from forebay_server.text.model_path import locate_model
+from forebay_server.text.model_text import ModelText, load_model_text
 from tests.fakes.tiny_model import write_tiny_model
 from tests.smollm2 import smollm2_gguf
 
