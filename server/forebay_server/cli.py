@@ -7,6 +7,7 @@ import socket
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
+from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
@@ -17,6 +18,7 @@ from forebay_server.errors import ExitCode, StartupError
 from forebay_server.ops.shared_state import SharedState
 from forebay_server.planned_memory import PlannedMemory
 from forebay_server.termination import report_failure
+from forebay_server.text.model_path import locate_model
 
 _LISTEN_BACKLOG = 2048
 _logger = logging.getLogger(__name__)
@@ -51,8 +53,11 @@ def serve(config: ServerConfig, engine_module: str = ENGINE_MODULE) -> int:
     with ExitStack() as cleanup:
         ops_listener = cleanup.enter_context(_bind("--ops-port", config.host, config.ops_port))
         listener = cleanup.enter_context(_bind("--port", config.host, config.port))
+        model_path = locate_model(config.engine.model)
         state = SharedState.create()
         _publish_plan(plan, state)
+        engine = EngineChild(config, state, engine_module, plan)  # the first to start: it takes longest
+        cleanup.callback(engine.kill)
         ops = OpsChild(config, state, ops_listener, plan)
         cleanup.callback(ops.kill)
         _logger.info(
@@ -63,7 +68,7 @@ def serve(config: ServerConfig, engine_module: str = ENGINE_MODULE) -> int:
                 config.engine.model,
             ),
         )
-        return _serve_model(config, engine_module, state, listener, ops, plan)
+        return _supervise(config, state, model_path, listener, ops, engine)
 
 
 def _publish_plan(plan: dict[str, object] | None, state: SharedState) -> None:
@@ -75,32 +80,25 @@ def _publish_plan(plan: dict[str, object] | None, state: SharedState) -> None:
         state.put("planned_activation_bytes", planned.step)
 
 
-def _serve_model(
+def _supervise(
     config: ServerConfig,
-    engine_module: str,
     state: SharedState,
+    model_path: Path,
     listener: socket.socket,
     ops: OpsChild,
-    plan: dict[str, object] | None,
+    engine: EngineChild,
 ) -> int:
-    from forebay_server.text.model_text import locate_model  # after the ops port answers: it takes a moment to import
+    import uvloop
 
-    model_path = locate_model(config.engine.model)
-    engine = EngineChild(config, state, engine_module, plan)
-    try:
-        import uvloop
+    from forebay_server.supervisor import Parts, Supervisor  # takes a moment, and the engine has begun
 
-        from forebay_server.supervisor import Parts, Supervisor
+    parts = Parts(config=config, state=state, model_path=model_path, listener=listener, ops=ops, engine=engine)
 
-        parts = Parts(config=config, state=state, model_path=model_path, listener=listener, ops=ops, engine=engine)
+    async def run() -> int:
+        return await Supervisor(parts).run()
 
-        async def run() -> int:
-            return await Supervisor(parts).run()
-
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return runner.run(run())
-    finally:
-        engine.kill()
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(run())
 
 
 def _bind(flag: str, host: str, port: int) -> socket.socket:

@@ -8,15 +8,14 @@ that suits them. Source: the block definitions of the ggml project.
 import numpy as np
 import numpy.typing as npt
 import torch
-from gguf import GGMLQuantizationType, quants
 
 from forebay_kernels.int4_weights import Int4Weight, pack_int4
 from forebay_kernels.int8_weights import Int8Weight
 from forebay_server.layers.weight_forms import LinearWeight, WeightFormat
+from forebay_server.weights.gguf_types import GgufType as Q
 
-Q = GGMLQuantizationType
 GROUP = 32
-PLAIN_TYPES = frozenset({Q.F32, Q.F16, Q.BF16, Q.F64})
+_PLAIN_DTYPES = {Q.F32: torch.float32, Q.F16: torch.float16, Q.BF16: torch.bfloat16, Q.F64: torch.float64}
 
 _FORMATS = {
     Q.Q4_0: WeightFormat("int4", GROUP, scale_bytes=2),
@@ -26,12 +25,12 @@ _FORMATS = {
 _INT8 = WeightFormat("int8", GROUP)
 
 
-def suitable_format(kind: GGMLQuantizationType) -> WeightFormat | None:
+def suitable_format(kind: Q) -> WeightFormat | None:
     """The form that holds a matrix of this type best; None for types that are not quantized."""
-    return None if kind in PLAIN_TYPES else _FORMATS.get(kind, _INT8)
+    return None if kind in _PLAIN_DTYPES else _FORMATS.get(kind, _INT8)
 
 
-def decode(raw: npt.NDArray[np.uint8], kind: GGMLQuantizationType, shape: tuple[int, ...]) -> LinearWeight:
+def decode(raw: npt.NDArray[np.uint8], kind: Q, shape: tuple[int, ...]) -> LinearWeight:
     """What the bytes of a tensor mean, without any loss.
 
     Args:
@@ -40,14 +39,18 @@ def decode(raw: npt.NDArray[np.uint8], kind: GGMLQuantizationType, shape: tuple[
         shape: rows first; forms other than plain need two dimensions.
 
     Returns:
-        A form of ours where one holds the type exactly, else float32.
+        A form of ours where one holds the type exactly, the tensor itself where it is not quantized, else float32.
 
     Raises:
         NotImplementedError: the type is unknown to the gguf package.
     """
     if len(shape) == 2 and kind in _EXACT:
         return _EXACT[kind](torch.from_numpy(raw), shape[0])
-    values = quants.dequantize(raw.reshape(*shape[:-1], -1), kind)
+    if kind in _PLAIN_DTYPES:
+        return torch.from_numpy(raw).view(_PLAIN_DTYPES[kind]).view(shape)
+    from gguf import GGMLQuantizationType, quants  # takes a moment, and few files need it
+
+    values = quants.dequantize(raw.reshape(*shape[:-1], -1), GGMLQuantizationType(kind))
     return torch.from_numpy(np.ascontiguousarray(values, dtype=np.float32).reshape(shape))
 
 

@@ -11,9 +11,8 @@ import struct
 from dataclasses import dataclass
 from pathlib import Path
 
-from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
-
 from forebay_server.errors import ExitCode, StartupError
+from forebay_server.weights.gguf_types import BLOCKS, GgufType
 
 MAGIC = b"GGUF"
 SUPPORTED_VERSIONS = (2, 3)
@@ -45,7 +44,7 @@ class GgufTensor:
     name: str
     shape: tuple[int, ...]
     """Rows first, as torch counts (GGUF itself writes the fastest dimension first)."""
-    quantization: GGMLQuantizationType
+    quantization: GgufType
     offset_bytes: int
     """From the start of the file."""
     num_bytes: int
@@ -127,14 +126,14 @@ class _Reader:
 
     def tensor(self, name: str, shape: tuple[int, ...], kind: int, offset_bytes: int) -> GgufTensor:
         try:
-            quantization = GGMLQuantizationType(kind)
+            quantization = GgufType(kind)
         except ValueError:
             raise StartupError(
                 ExitCode.BAD_CONFIGURATION,
                 "UnsupportedModel",
                 f"{self.path}: tensor {name} has the unknown number format {kind}",
             ) from None
-        block_size, block_bytes = GGML_QUANT_SIZES[quantization]
+        block_size, block_bytes = BLOCKS[quantization]
         if shape[-1] % block_size:
             raise corrupt(self.path, f"tensor {name}: rows of {shape[-1]} are no whole blocks of {block_size}")
         num_bytes = math.prod(shape) // block_size * block_bytes
