@@ -4,6 +4,9 @@ PYTHONPATH=server python -m benchmarks.compare_peers --setup    # once: the peer
 PYTHONPATH=server python -m benchmarks.compare_peers
 PYTHONPATH=server python -m benchmarks.compare_peers --prompt-tokens 512 --output-tokens 128 --streams 8 --seed 7
 PYTHONPATH=server python -m benchmarks.compare_peers --engines "forebay int8,llama.cpp Q8_0" --repetitions 3
+PYTHONPATH=server python -m benchmarks.compare_peers --shape 1b --repetitions 2    # random weights; --setup first, too
+
+--setup with --engines sets up what those need. Setting up goes on where it was interrupted.
 
 Every engine runs in a process of its own with the same number of threads. They take turns, repetition by repetition, so
 that a machine that slows down slows all of them; while one computes the others sleep. A peer that is not set up is
@@ -26,7 +29,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.peers import table
-from benchmarks.peers.installation import SERVER_FOLDER, PeerFolder, default_folder, set_up
+from benchmarks.peers.installation import SERVER_FOLDER, Model, PeerFolder, default_folder, set_up
+from benchmarks.peers.shapes import SHAPES
 from benchmarks.peers.worker import Setup
 
 PAUSE_SECONDS = 0.3
@@ -132,31 +136,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Set up or measure."""
     options = _parse(arguments)
     folder = PeerFolder(options.folder)
-    source = Path(options.model) if options.model else default_model()
-    if options.setup:
-        failures = set_up(folder, source, lambda line: print(line, file=sys.stderr, flush=True))
-        return 1 if failures else 0
+    model = Model(Path(options.model) if options.model else default_model(), options.shape)
     names = [name.strip() for name in options.engines.split(",")] if options.engines else list(ENTRANTS)
     unknown = [name for name in names if name not in ENTRANTS]
     if unknown:
         print(f"--engines: no {unknown[0]!r}; there are: {', '.join(ENTRANTS)}", file=sys.stderr)
         return 2
+    if options.setup:
+        environments = {ENTRANTS[name].environment for name in names}
+        failures = set_up(folder, model, environments, lambda line: print(line, file=sys.stderr, flush=True))
+        return 1 if failures else 0
     load_before = os.getloadavg()[0]
-    workers, missing = _start(names, folder, source, options)
+    workers, missing = _start(names, folder, model, options)
     timings: dict[str, table.Timings] = {}
     try:
         _measure(workers, timings, missing, options)
     except KeyboardInterrupt:
         print("interrupted: what follows has fewer repetitions", file=sys.stderr)
     finally:
-        for worker in workers.values():
-            worker.close()
+        _close(workers)
     timings = {name: timing for name, timing in timings.items() if timing.streams}
     measured = {name: table.speeds(timing, options.output_tokens, options.streams) for name, timing in timings.items()}
     details = {name: f"{workers[name].ready['details']}; {workers[name].ready['version']}" for name in measured}
     found = table.verdicts(measured)
     result = {
-        "model": source.name,
+        "model": model.name,
         "machine": {"processor": _processor(), "threads": options.threads, "load_average_before": load_before},
         "prompt_tokens": options.prompt_tokens,
         "output_tokens": options.output_tokens,
@@ -174,7 +178,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(json.dumps(result, indent=2))
     else:
         print(
-            f"{source.name}: {options.prompt_tokens} prompt and {options.output_tokens} output tokens, "
+            f"{model.name}: {options.prompt_tokens} prompt and {options.output_tokens} output tokens, "
             f"{options.streams} streams, median of {options.repetitions}, {options.threads} threads, "
             f"{_processor()}, load before {load_before:.1f}\n"
         )
@@ -193,7 +197,7 @@ def default_model() -> Path:
 
 
 def _start(
-    names: Sequence[str], folder: PeerFolder, source: Path, options: argparse.Namespace
+    names: Sequence[str], folder: PeerFolder, model: Model, options: argparse.Namespace
 ) -> tuple[dict[str, Worker], dict[str, str]]:
     """Start the engines one after another; those that cannot be are named with the reason."""
     workers: dict[str, Worker] = {}
@@ -202,13 +206,13 @@ def _start(
     for name in names:
         entrant = ENTRANTS[name]
         python = folder.python(entrant.environment) if entrant.environment else Path(sys.executable)
-        model = folder.model(source, entrant.form)
-        absent = next((path for path in (python, model) if not path.exists()), None)
+        weights = folder.model(model, entrant.form)
+        absent = next((path for path in (python, weights) if not path.exists()), None)
         if absent is not None:
             missing[name] = f"{absent} does not exist; run with --setup"
             continue
         setup = Setup(
-            model=str(model),
+            model=str(weights),
             threads=options.threads,
             max_streams=options.streams,
             max_tokens=options.prompt_tokens + options.output_tokens,
@@ -254,6 +258,13 @@ def _measure(
         print(f"round {repetition} of {options.repetitions}", file=sys.stderr, flush=True)
 
 
+def _close(workers: dict[str, Worker]) -> None:
+    """End all workers; whoever interrupts that once more does not lose the table."""
+    for worker in workers.values():
+        with suppress(KeyboardInterrupt):
+            worker.close()
+
+
 def _columns(timings: table.Timings) -> tuple[list[float], list[float], list[float]]:
     return timings.first_token, timings.whole, timings.streams
 
@@ -269,7 +280,11 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         epilog=(__doc__ or "").partition("\n\n")[2],
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--model", help="a GGUF file (default: the SmolLM2 of make setup)")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--model", help="a GGUF file (default: the SmolLM2 of make setup)")
+    what.add_argument(
+        "--shape", choices=sorted(SHAPES), help="random weights of this shape: 1b is that of Llama 3.2 1B"
+    )
     parser.add_argument("--setup", action="store_true", help="make the peers' environments and models, then end")
     parser.add_argument("--folder", type=Path, default=default_folder(), help="where they are (default: %(default)s)")
     parser.add_argument("--engines", help=f"comma-separated (default: all): {', '.join(ENTRANTS)}")

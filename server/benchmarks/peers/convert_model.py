@@ -1,4 +1,4 @@
-"""A GGUF file as a bfloat16 folder that every engine loads; runs in the environment of vLLM (transformers, gguf).
+"""A GGUF file as a bfloat16 folder that every engine loads; runs in our environment.
 
 python -m benchmarks.peers.convert_model MODEL.gguf FOLDER
 """

@@ -8,7 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,6 +35,21 @@ class SetupError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class Model:
+    """What all compare: a GGUF file, or a shape with random weights."""
+
+    gguf: Path
+    """Of a shape, whose tokenizer it takes."""
+    shape: str | None = None
+    """A key of `shapes.SHAPES`."""
+
+    @property
+    def name(self) -> str:
+        """Of its files."""
+        return self.gguf.name.removesuffix(".gguf") if self.shape is None else f"shape-{self.shape}"
+
+
+@dataclass(frozen=True, slots=True)
 class PeerFolder:
     """Where everything lies."""
 
@@ -44,9 +59,9 @@ class PeerFolder:
         """The interpreter of an environment."""
         return self.root / environment / "bin" / "python"
 
-    def model(self, source: Path, form: str) -> Path:
+    def model(self, model: Model, form: str) -> Path:
         """The model in a format: `bf16`, `openvino-int8` (folders), `Q8_0`, `Q4_0` (files)."""
-        name = f"{source.name.removesuffix('.gguf')}-{form}"
+        name = f"{model.name}-{form}"
         return self.root / "models" / (f"{name}.gguf" if form.startswith("Q") else name)
 
 
@@ -55,12 +70,15 @@ def default_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "forebay-peers"
 
 
-def set_up(folder: PeerFolder, source: Path, say: Callable[[str], None]) -> dict[str, str]:
+def set_up(
+    folder: PeerFolder, model: Model, environments: Collection[str], say: Callable[[str], None]
+) -> dict[str, str]:
     """Make what is missing.
 
     Args:
         folder: where to.
-        source: the GGUF file that all compare.
+        model: that all compare.
+        environments: of the peers that are wanted: `vllm`, `openvino`, `llama.cpp`.
         say: called with a line before each step that takes long.
 
     Returns:
@@ -68,12 +86,14 @@ def set_up(folder: PeerFolder, source: Path, say: Callable[[str], None]) -> dict
     """
     failures: dict[str, str] = {}
     steps: dict[str, Callable[[], None]] = {
+        "bf16": lambda: _bf16(folder, model, say),
+        "llama.cpp": lambda: _llama_cpp(folder, model, say),
+        "openvino": lambda: _openvino(folder, model, say),
         "vllm": lambda: _vllm(folder, say),
-        "bf16": lambda: _bf16(folder, source, say),
-        "openvino": lambda: _openvino(folder, source, say),
-        "llama.cpp": lambda: _llama_cpp(folder, source, say),
     }
     for name, step in steps.items():
+        if name != "bf16" and name not in environments:
+            continue
         try:
             step()
         except (SetupError, OSError) as error:
@@ -102,44 +122,56 @@ def _vllm(folder: PeerFolder, say: Callable[[str], None]) -> None:
     partial.rename(alias)
 
 
-def _bf16(folder: PeerFolder, source: Path, say: Callable[[str], None]) -> None:
-    target = folder.model(source, "bf16")
-    if not (target / "config.json").exists():
+def _bf16(folder: PeerFolder, model: Model, say: Callable[[str], None]) -> None:
+    """The folder that every engine loads, or converts; made in our own environment."""
+    plain = folder.model(Model(model.gguf), "bf16")
+    if not (plain / "config.json").exists():
         say("the model in bfloat16")
-        _module(folder.python("vllm"), "convert_model", str(source), str(target))
+        _module(Path(sys.executable), "convert_model", str(model.gguf), str(plain))
+    target = folder.model(model, "bf16")
+    if model.shape is not None and not target.exists():
+        say(f"random weights of the shape {model.shape}")
+        _module(Path(sys.executable), "shapes", model.shape, str(target), str(plain))
 
 
-def _openvino(folder: PeerFolder, source: Path, say: Callable[[str], None]) -> None:
+def _openvino(folder: PeerFolder, model: Model, say: Callable[[str], None]) -> None:
     python = _environment(folder, "openvino")
     if not (python.parent / "optimum-cli").exists():
         say("OpenVINO GenAI: its environment")
         _install(folder, python, *OPENVINO, TORCH)
         _run([str(_uv(folder)), "pip", "uninstall", "--python", str(python), "torchvision"], folder)
-    target = folder.model(source, "openvino-int8")
+    target = folder.model(model, "openvino-int8")
     if not target.exists():
         say("the model for OpenVINO in int8")
         partial = target.with_suffix(".partial")
         shutil.rmtree(partial, ignore_errors=True)
-        export = ["export", "openvino", "-m", str(folder.model(source, "bf16")), "--task", "text-generation-with-past"]
+        export = ["export", "openvino", "-m", str(folder.model(model, "bf16")), "--task", "text-generation-with-past"]
         _run([str(python.parent / "optimum-cli"), *export, "--weight-format", "int8", str(partial)], folder)
         partial.rename(target)
 
 
-def _llama_cpp(folder: PeerFolder, source: Path, say: Callable[[str], None]) -> None:
+def _llama_cpp(folder: PeerFolder, model: Model, say: Callable[[str], None]) -> None:
     python = _environment(folder, "llama.cpp")
     if not list(_site_packages(python).glob("llama_cpp_python-*.dist-info")):
-        say("llama.cpp: compiling it for this processor (ten minutes on two cores)")
+        say("llama.cpp: compiling it for this processor (ten minutes on two idle cores)")
         _run(
             [str(python), "-m", "pip", "install", "-q", "--no-cache-dir", LLAMA_CPP, "numpy"],
             folder,
             CMAKE_ARGS=" ".join(llama_cpp_options(Path("/proc/cpuinfo").read_text())),
         )
-    for form in ("Q8_0", "Q4_0"):
-        target = folder.model(source, form)
-        if not target.exists():
-            say(f"the model for llama.cpp in {form}")
-            target.parent.mkdir(parents=True, exist_ok=True)
-            _module(python, "quantize_gguf", str(source), str(target), form)
+    missing = [form for form in ("Q8_0", "Q4_0") if not folder.model(model, form).exists()]
+    source = model.gguf
+    if missing and model.shape is not None:
+        say("the shape as a GGUF file")
+        source = folder.root / "models" / f"{model.name}-BF16.gguf"
+        _module(Path(sys.executable), "folder_to_gguf", str(folder.model(model, "bf16")), str(source))
+    for form in missing:
+        say(f"the model for llama.cpp in {form}")
+        target = folder.model(model, form)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        _module(python, "quantize_gguf", str(source), str(target), form)
+    if source != model.gguf:
+        source.unlink()
 
 
 def llama_cpp_options(cpuinfo: str) -> list[str]:
@@ -205,7 +237,7 @@ def _run(command: Sequence[str], folder: PeerFolder | None, **environment: str) 
     """Run one step at low priority; its output is kept for the message of a failure."""
     offline = {"HF_HUB_OFFLINE": "1"}
     done = subprocess.run(
-        ["nice", "-n", "10", *command],
+        ["nice", "-n", "19", *command],
         capture_output=True,
         text=True,
         cwd=None if folder is None else folder.root,

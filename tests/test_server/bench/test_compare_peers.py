@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from benchmarks.compare_peers import PeerError, Worker, main
 from benchmarks.peers import table
-from benchmarks.peers.installation import PeerFolder, llama_cpp_options
+from benchmarks.peers.installation import Model, PeerFolder, llama_cpp_options
 from benchmarks.peers.worker import Setup
 
 FAST, SLOW = table.Speeds(100.0, 400.0, 0.1, 0.0), table.Speeds(40.0, 200.0, 0.2, 0.0)
@@ -69,9 +69,10 @@ def test_processors_that_list_amx_get_every_other_option_by_itself() -> None:
 
 
 def test_names_of_models_do_not_collide(tmp_path: Path) -> None:
-    folder, source = PeerFolder(tmp_path), Path("/models/Small.Q4_1.gguf")
-    assert folder.model(source, "bf16").name == "Small.Q4_1-bf16"
-    assert folder.model(source, "Q8_0").name == "Small.Q4_1-Q8_0.gguf"
+    folder, model = PeerFolder(tmp_path), Model(Path("/models/Small.Q4_1.gguf"))
+    assert folder.model(model, "bf16").name == "Small.Q4_1-bf16"
+    assert folder.model(model, "Q8_0").name == "Small.Q4_1-Q8_0.gguf"
+    assert folder.model(Model(model.gguf, "1b"), "Q8_0").name == "shape-1b-Q8_0.gguf"
 
 
 WORKER = """
