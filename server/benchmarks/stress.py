@@ -6,26 +6,53 @@ python server/benchmarks/stress.py soak   --url http://localhost:8000 --ops-url 
 
 flood: all requests at once (start the server with --max-queued-requests 100): each is answered or refused with 429.
 aborts: clients that leave at random times; in the end every gauge is zero.
-soak: mixed load (whole, streams, choices, shared beginnings, bad requests, clients that leave); memory stays flat.
+soak: mixed load (chat, completions, responses, embeddings; whole and streamed; choices, log-probabilities, structured
+output, tools, shared beginnings, long prompts, bad bodies, clients that leave); memory stays flat.
 """
 
 import argparse
 import asyncio
 import json
+import os
 import random
 import statistics
 import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 
+JSON_TYPE = {"Content-Type": "application/json"}
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 SHARED_BEGINNING = "You are a helpful assistant who answers briefly and to the point. " * 4
-LEAST_WORDS, MOST_WORDS = 3, 120
+LEAST_WORDS, MOST_WORDS, LONG_WORDS = 3, 40, 400
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 12},
+        "age": {"type": "integer", "minimum": 0, "maximum": 99},
+    },
+    "required": ["name", "age"],
+    "additionalProperties": False,
+}
+TOOL = {"name": "look_up", "description": "Looks up a person.", "parameters": SCHEMA}
+CHAT, COMPLETIONS, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/responses"
+BAD_BODIES: list[tuple[str, bytes]] = [
+    (COMPLETIONS, b'{"prompt": "x", "temperature": -1}'),
+    (COMPLETIONS, b'{"prompt": "x", "max_tokens": NaN}'),
+    (COMPLETIONS, b'{"prompt": '),
+    (CHAT, b""),
+    (CHAT, b"[" * 10_000),
+    (CHAT, b'{"messages": [{"role": "user", "content": "\xff"}]}'),
+    (CHAT, b'{"messages": [{"role": "user", "content": "x"}], "response_format": {"type": "json_schema"}}'),
+    (RESPONSES, b'{"input": [{"role": "nobody", "content": 5}]}'),
+    ("/v1/embeddings", b'{"input": []}'),
+]
 
 
 @dataclass(slots=True)
@@ -55,10 +82,10 @@ class Target:
         self._session = session
         self._url, self._ops_url = options.url.rstrip("/"), options.ops_url.rstrip("/")
 
-    async def post(self, body: dict[str, Any], findings: Findings) -> bytes:
+    async def post(self, body: dict[str, Any], findings: Findings, path: str = COMPLETIONS) -> bytes:
         """One request to the end; the body of its answer."""
         started = time.perf_counter()
-        async with self._session.post(f"{self._url}/v1/completions", json=body) as response:
+        async with self._session.post(self._url + path, json=body) as response:
             content = await response.read()
         findings.statuses[response.status] += 1
         if response.status == 429:
@@ -67,19 +94,28 @@ class Target:
         findings.check(response.status < 500, f"{response.status}: {content[:300].decode(errors='replace')}")
         if response.status == 200 and not body.get("stream"):
             usage = json.loads(content)["usage"]
-            findings.num_tokens += usage["completion_tokens"]
-            wanted = body["max_tokens"] * body.get("n", 1)
-            findings.check(usage["completion_tokens"] == wanted, f"{usage} for max_tokens {body['max_tokens']}")
+            findings.num_tokens += usage.get("completion_tokens", usage.get("output_tokens", 0))
+            if body.get("ignore_eos"):
+                wanted = body["max_tokens"] * body.get("n", 1)
+                findings.check(usage["completion_tokens"] == wanted, f"{usage} for max_tokens {body['max_tokens']}")
+        if response.status == 200 and body.get("stream") and path != RESPONSES:
+            is_whole = content.endswith(b"data: [DONE]\n\n") and b'data: {"error"' not in content
+            findings.check(is_whole, f"a stream ends with {content[-300:].decode(errors='replace')}")
         return content
 
-    async def leave(self, body: dict[str, Any], seconds: float) -> None:
+    async def post_bad(self, path: str, body: bytes, findings: Findings) -> None:
+        """One request that cannot be right."""
+        async with self._session.post(self._url + path, data=body, headers=JSON_TYPE) as response:
+            content = await response.read()
+        findings.statuses[response.status] += 1
+        told = f"{response.status} for a bad body: {content[:300].decode(errors='replace')}"
+        findings.check(response.status in (400, 429), told)
+
+    async def leave(self, body: dict[str, Any], seconds: float, path: str = COMPLETIONS) -> None:
         """Send a request and close the connection after some time."""
-        try:
-            async with asyncio.timeout(seconds):
-                async with self._session.post(f"{self._url}/v1/completions", json=body) as response:
-                    await response.read()
-        except TimeoutError:
-            pass
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds), self._session.post(self._url + path, json=body) as response:
+                await response.read()
 
     async def load(self) -> dict[str, Any]:
         """What `/load` says."""
@@ -97,14 +133,18 @@ class Target:
         findings.faults.append(f"not idle after {seconds:g} s: {load}")
 
 
-def resident_bytes(pid: int) -> int:
-    """Of a process and its children (Linux); 0 when it is gone."""
+def resident_bytes(pid: int) -> dict[str, int]:
+    """Of a process and its children (Linux), by the module that each runs."""
+    sizes: dict[str, int] = {}
     try:
-        pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        for number in (pid, *map(int, children)):
+            words = Path(f"/proc/{number}/cmdline").read_bytes().decode(errors="replace").split("\0")
+            name = words[words.index("-m") + 1] if "-m" in words else "server"
+            sizes[name] = int(Path(f"/proc/{number}/statm").read_text().split()[1]) * PAGE_BYTES
     except OSError:
-        return 0
-    return pages * 4096 + sum(resident_bytes(int(child)) for child in children)
+        pass  # one of them has just ended
+    return sizes
 
 
 def mixed_body(source: random.Random, number: int) -> dict[str, Any]:
@@ -112,7 +152,7 @@ def mixed_body(source: random.Random, number: int) -> dict[str, Any]:
     words = " ".join(str(source.randrange(1000)) for _ in range(source.randint(LEAST_WORDS, MOST_WORDS)))
     body: dict[str, Any] = {
         "prompt": (SHARED_BEGINNING if number % 3 == 0 else "") + words,
-        "max_tokens": source.randint(1, 60),
+        "max_tokens": source.randint(1, 32),
         "ignore_eos": True,
         "temperature": source.choice([0, 0.7, 1]),
     }
@@ -123,6 +163,35 @@ def mixed_body(source: random.Random, number: int) -> dict[str, Any]:
     if number % 5 == 3:
         body["user"] = f"tenant-{source.randrange(4)}"
     return body
+
+
+def mixed_request(source: random.Random, number: int) -> tuple[str, dict[str, Any]]:
+    """Path and body of any kind of request."""
+    body = mixed_body(source, number)
+    kind = number % 10
+    if kind < 4:
+        if kind == 3:
+            body |= {"logprobs": source.randint(0, 5), "max_tokens": min(20, body["max_tokens"])}
+        return COMPLETIONS, body
+    if kind == 4 and number % 50 < 10:
+        words = [str(source.randrange(1000)) for _ in range(LONG_WORDS)]
+        return COMPLETIONS, body | {"prompt": " ".join(words), "max_tokens": 4}
+    if kind == 4:
+        return COMPLETIONS, body | {"echo": True, "logprobs": 2, "max_tokens": 4}
+    if kind == 5:
+        return "/v1/embeddings", {"input": [body["prompt"]] * source.randint(1, 4)}
+    if kind == 6:
+        text = {"format": {"type": "json_schema", "name": "person", "schema": SCHEMA}}
+        return RESPONSES, {"input": body["prompt"], "max_output_tokens": 40, "text": text, "stream": bool(number % 3)}
+    messages = [{"role": "user", "content": body.pop("prompt")}]
+    del body["ignore_eos"]
+    if kind == 7:
+        schema = {"type": "json_schema", "json_schema": {"name": "person", "schema": SCHEMA, "strict": True}}
+        return CHAT, {**body, "messages": messages, "response_format": schema}
+    if kind == 8:
+        tools = {"tools": [{"type": "function", "function": TOOL}], "tool_choice": "required"}
+        return CHAT, {**body, "messages": messages, **tools}
+    return CHAT, {**body, "messages": messages, "logprobs": True, "top_logprobs": 3}
 
 
 async def flood(target: Target, options: argparse.Namespace) -> Findings:
@@ -161,35 +230,50 @@ async def soak(target: Target, options: argparse.Namespace) -> Findings:
     source = random.Random(options.seed)
     started = time.monotonic()
     end = started + 60 * options.minutes
-    memory: list[tuple[float, int]] = []
+    memory: list[tuple[float, dict[str, int]]] = []
 
     async def client(number: int) -> None:
         while time.monotonic() < end:
             number += options.at_a_time
-            body = mixed_body(source, number)
+            path, body = mixed_request(source, source.randrange(1000))
             if number % 11 == 5:
-                await target.leave(body | {"max_tokens": 200}, source.uniform(0.001, 1.0))
+                await target.leave(body, source.uniform(0.001, 1.0), path)
             elif number % 13 == 6:
-                await target.post(body | {"temperature": -1}, findings)
+                await target.post_bad(*source.choice(BAD_BODIES), findings)
             else:
-                await target.post(body, findings)
+                await target.post(body, findings, path)
 
     async def watch() -> None:
         while time.monotonic() < end:
-            await asyncio.sleep(min(10.0, 3 * options.minutes))
-            memory.append((time.monotonic() - started, resident_bytes(options.pid) if options.pid else 0))
-            told = f"{memory[-1][1] / 1e6:.1f} MB" if options.pid else "memory unknown (no --pid)"
+            await asyncio.sleep(min(options.sample_seconds, 3 * options.minutes))
+            sizes = resident_bytes(options.pid) if options.pid else {}
+            memory.append((time.monotonic() - started, sizes))
+            told = (
+                ", ".join(f"{name} {size / 1e6:.1f} MB" for name, size in sizes.items()) or "no --pid: memory unknown"
+            )
             print(f"{memory[-1][0]:7.0f} s  {sum(findings.statuses.values())} requests  {told}", flush=True)
 
     await asyncio.gather(watch(), *map(client, range(options.at_a_time)))
     await target.wait_until_idle(findings)
-    early = [size for seconds, size in memory if seconds >= 6 * options.minutes]
-    if options.pid and len(early) > 1:
-        growth = statistics.median(early[-3:]) - statistics.median(early[:3])
-        print(f"memory grew by {growth / 1e6:.1f} MB after the first tenth of the time")
-        findings.check(growth < options.most_growth_mb * 1e6, f"memory grew by {growth / 1e6:.1f} MB")
+    late = [sample for sample in memory if sample[0] >= 6 * options.minutes]
+    for name in sorted(set().union(*(sizes for _, sizes in late))):
+        check_growth(name, [(seconds, sizes[name]) for seconds, sizes in late if name in sizes], options, findings)
     findings.check(findings.statuses[200] > 0, "nothing was answered")
     return findings
+
+
+def check_growth(name: str, samples: list[tuple[float, int]], options: argparse.Namespace, findings: Findings) -> None:
+    """Tell how the memory of a process went after the first tenth of the time; too much is a fault."""
+    if len(samples) < 2:
+        return
+    sizes = [size for _, size in samples]
+    growth = (statistics.median(sizes[-3:]) - statistics.median(sizes[:3])) / 1e6
+    slope = 3600 * statistics.linear_regression(*zip(*samples, strict=True)).slope / 1e6
+    print(
+        f"{name}: {min(sizes) / 1e6:.1f} to {max(sizes) / 1e6:.1f} MB; "
+        f"memory grew by {growth:.1f} MB after the first tenth of the time, {slope:.1f} MB an hour by least squares"
+    )
+    findings.check(growth < options.most_growth_mb, f"memory of {name} grew by {growth:.1f} MB")
 
 
 async def run(options: argparse.Namespace) -> int:
@@ -198,7 +282,10 @@ async def run(options: argparse.Namespace) -> int:
     limits = aiohttp.TCPConnector(limit=0)
     async with aiohttp.ClientSession(connector=limits, timeout=aiohttp.ClientTimeout(total=None)) as session:
         findings = await options.work(Target(session, options), options)
-    print(f"{options.mode}: {dict(sorted(findings.statuses.items()))} in {time.perf_counter() - started:.1f} s")
+    print(
+        f"{options.mode}: {dict(sorted(findings.statuses.items()))} in {time.perf_counter() - started:.1f} s,", end=" "
+    )
+    print(f"{findings.num_tokens} tokens in whole answers")
     if findings.refusal_seconds:
         ordered = sorted(findings.refusal_seconds)
         print(f"refusals, in ms as their clients saw them: median {1e3 * ordered[len(ordered) // 2]:.1f},", end=" ")
@@ -221,6 +308,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--at-a-time", type=int, default=16, help="clients of aborts and soak")
     parser.add_argument("--pid", type=int, help="of the server on this machine: its memory is watched by soak")
     parser.add_argument("--most-growth-mb", type=float, default=64, help="of memory after the first tenth of a soak")
+    parser.add_argument("--sample-seconds", type=float, default=10, help="between two looks at the memory")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(arguments)
     options.work = {"flood": flood, "aborts": aborts, "soak": soak}[options.mode]

@@ -72,6 +72,18 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
         for name in ("logprobs", "prompt_logprobs"):
             number: int | None = getattr(self, name)
             _check(number is None or 0 <= number <= 20, name, number, "between 0 and 20")
+        self._check_that_a_first_token_is_left()
+
+    def _check_that_a_first_token_is_left(self) -> None:
+        """Refuse what could only fail; that nothing is left later on, or with a grammar, shows in the step."""
+        forbidden = {word[0] for word in self.bad_words if len(word) == 1}
+        if self.min_tokens:
+            forbidden.update(self.stop_token_ids, self.eos_token_ids)
+        if self.allowed_token_ids and forbidden.issuperset(self.allowed_token_ids):
+            raise InvalidRequestError(
+                "allowed_token_ids leaves no token to pick: bad_words and min_tokens exclude every one",
+                param="allowed_token_ids",
+            )
 
     @property
     def is_greedy(self) -> bool:

@@ -14,6 +14,7 @@ import pytest
 
 from tests.fakes.background import COMPLETIONS
 from tests.fakes.server_process import REAL, ServerProcess, fetch, wait_for
+from tests.fakes.tiny_model import VOCAB_SIZE
 from tests.fakes.tiny_real import write_tiny_real_model
 from tests.test_server.test_metrics_reconcile import scrape, usage_of
 from tests.test_server.test_pressure import is_idle, open_request
@@ -191,3 +192,34 @@ def test_a4_a5_p12_aborts_at_random_times_leave_nothing_behind(server: ServerPro
     assert found["forebay_kv_cache_usage_ratio"] == found["forebay_kv_cache_waste_ratio"] == 0
     assert [text_of(server, prompt="after", max_tokens=5)] == expected
     assert server.process.poll() is None
+
+
+def test_p19_answers_that_reach_the_end_of_the_context_beside_clients_that_leave(server: ServerProcess) -> None:
+    """vllm #38624, #46899, #49620: no placeholder is computed or given out, and nothing runs over."""
+    context = NUM_BLOCKS * 16
+    requests: list[dict[str, Any]] = [
+        {"prompt": prompt_of(context - left, seed=left), "max_tokens": left, "return_tokens_as_token_ids": True}
+        for left in (1, 2, 15, 16, 17, 40)
+    ]
+
+    def tokens_of(fields: dict[str, Any], **more: Any) -> list[str]:
+        (choice,) = complete(server, **fields, logprobs=0, **more)["choices"]
+        assert choice["finish_reason"] == "length"
+        found: list[str] = choice["logprobs"]["tokens"]
+        return found
+
+    expected = []
+    for fields in requests:
+        reset(server)
+        expected.append(tokens_of(fields))
+    leaving = [open_request(server, stream=bool(index % 2)) for index in range(6)]
+    with ThreadPoolExecutor(8) as pool:
+        answers = [pool.submit(tokens_of, fields, stop=["never said"]) for fields in requests]
+        for connection in leaving:
+            connection.close()
+        assert [answer.result() for answer in answers] == expected
+    for fields, tokens in zip(requests, expected, strict=True):
+        assert len(tokens) == fields["max_tokens"]
+        assert all(0 <= int(token.removeprefix("token_id:")) < VOCAB_SIZE for token in tokens)
+        over = server.api(COMPLETIONS, {**fields, "max_tokens": fields["max_tokens"] + 1})
+        assert (over.status, over.json["error"]["code"]) == (400, "context_length_exceeded")

@@ -6,6 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 USER = {"role": "user", "content": "hi"}
+SCHEMA = {"type": "object", "properties": {"a": {"type": "integer", "minimum": 3}}, "required": ["a"]}
+FUNCTION = {"name": "look_up", "description": "x", "parameters": SCHEMA}
+TOOLS = [{"type": "function", "function": FUNCTION}]
+FORMAT = {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA, "strict": True}}
+CALL = {"id": "1", "type": "function", "function": {"name": "look_up", "arguments": '{"a": 3}'}}
 BASES: list[tuple[str, dict[str, Any]]] = [
     ("/v1/chat/completions", {"messages": [USER], "max_tokens": 3}),
     ("/v1/chat/completions", {"messages": [USER, {"role": "assistant", "content": "x"}, USER], "max_tokens": 2}),
@@ -16,6 +21,34 @@ BASES: list[tuple[str, dict[str, Any]]] = [
     ("/v1/embeddings", {"input": ["a", "b"]}),
     ("/v1/responses", {"input": "a", "max_output_tokens": 3}),
     ("/v1/responses", {"input": [USER], "max_output_tokens": 3, "stream": True}),
+    ("/v1/chat/completions", {"messages": [USER], "max_tokens": 4, "response_format": FORMAT}),
+    ("/v1/chat/completions", {"messages": [USER], "max_tokens": 4, "tools": TOOLS, "tool_choice": "required"}),
+    ("/v1/chat/completions", {"messages": [USER], "max_tokens": 4, "tools": TOOLS, "stream": True}),
+    (
+        "/v1/chat/completions",
+        {
+            "messages": [
+                USER,
+                {"role": "assistant", "tool_calls": [CALL]},
+                {"role": "tool", "content": "x", "tool_call_id": "1"},
+            ],
+            "max_tokens": 2,
+            "tools": TOOLS,
+        },
+    ),
+    ("/v1/completions", {"prompt": "a", "max_tokens": 4, "structured_outputs": {"regex": "[a-c]{2,9}"}}),
+    ("/v1/completions", {"prompt": "a", "max_tokens": 4, "structured_outputs": {"choice": ["yes", "no"]}}),
+    ("/v1/completions", {"prompt": "a", "max_tokens": 4, "structured_outputs": {"grammar": 'root ::= "a" root | "b"'}}),
+    ("/v1/completions", {"prompt": "a", "max_tokens": 4, "structured_outputs": {"json": SCHEMA}, "stream": True}),
+    ("/v1/responses", {"input": "a", "max_output_tokens": 4, "tools": [{"type": "function", **FUNCTION}]}),
+    (
+        "/v1/responses",
+        {
+            "input": "a",
+            "max_output_tokens": 4,
+            "text": {"format": {"type": "json_schema", "name": "x", "schema": SCHEMA}},
+        },
+    ),
     ("/tokenize", {"prompt": "abc"}),
     ("/tokenize", {"messages": [USER]}),
     ("/detokenize", {"tokens": [1, 2, 3]}),
@@ -89,6 +122,24 @@ FIELDS = [
     "return_tokens_as_token_ids",
     "role",
     "content",
+    "format",
+    "json",
+    "regex",
+    "choice",
+    "grammar",
+    "schema",
+    "strict",
+    "parameters",
+    "arguments",
+    "tool_calls",
+    "tool_call_id",
+    "refusal",
+    "name",
+    "previous_response_id",
+    "conversation",
+    "background",
+    "truncation",
+    "max_tool_calls",
 ]
 _TEXTS = [
     "",
@@ -105,7 +156,51 @@ _TEXTS = [
     "[a-",
     ".*" * 40,
 ]
+_SCHEMA_WORDS = [
+    "properties",
+    "required",
+    "items",
+    "anyOf",
+    "oneOf",
+    "allOf",
+    "not",
+    "$ref",
+    "$defs",
+    "enum",
+    "const",
+    "pattern",
+    "minLength",
+    "maxItems",
+    "additionalProperties",
+    "minimum",
+]
+_WORDS = [
+    "#",
+    "#/$defs/x",
+    "object",
+    "array",
+    "string",
+    "text",
+    "json_object",
+    "json_schema",
+    "function",
+    "auto",
+    "required",
+    "user",
+    "-1",
+]
 _NUMBERS = [0, -0.0, -1, 1, 2, 0.5, 1e-308, 1e308, 2**31, 2**63, 2**64, -(2**63) - 1, 10**40, 319, 320, 511, 512, 1e400]
+
+
+_CONTENT_TYPES = ("", "text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", "\xff")
+
+
+def content_type(seed: int) -> str:
+    """That of the same request: mostly the right one, also written in other ways."""
+    rng = random.Random(-seed - 1)
+    if rng.random() < 0.04:
+        return rng.choice(_CONTENT_TYPES)
+    return rng.choice(("application/json", "application/json; charset=utf-8", "Application/JSON", "application/x+json"))
 
 
 def random_body(seed: int) -> tuple[str, bytes]:
@@ -132,12 +227,28 @@ def _value(rng: random.Random, depth: int) -> Any:
     if kind in (1, 2):
         return rng.choice([*_NUMBERS, float("nan"), float("inf"), rng.randrange(600), rng.uniform(-3, 3)])
     if kind in (3, 4):
-        return rng.choice([*_TEXTS, *FIELDS, "text", "json_object", "auto", "required", "user", "-1"])
+        return rng.choice(
+            [
+                *_TEXTS,
+                *FIELDS,
+                "#",
+                "#/$defs/x",
+                "object",
+                "array",
+                "string",
+                "text",
+                "json_object",
+                "auto",
+                "required",
+                "user",
+                "-1",
+            ]
+        )
     if kind == 5:
         return rng.choice(([], {}, [[]], [{}], [None], {"": None}, {"type": "json_object"}, {"5": 100}))
     if kind in (6, 7):
         return [_value(rng, depth - 1) for _ in range(rng.choice((1, 1, 2, 5)))]
-    names = [*FIELDS, "type", "name", "function", "schema", "json_schema", "text", "5", "-1", "x"]
+    names = [*FIELDS, *_SCHEMA_WORDS, "type", "function", "json_schema", "5", "-1", "x"]
     return {rng.choice(names): _value(rng, depth - 1) for _ in range(rng.choice((1, 2, 4)))}
 
 

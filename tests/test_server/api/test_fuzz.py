@@ -10,14 +10,16 @@ from typing import Any, NoReturn
 import pytest
 
 from tests.fakes.server_process import ServerProcess
-from tests.test_server.api.fuzz import random_body
+from tests.test_server.api.fuzz import content_type, random_body
 
 NUM_CLIENTS = 8
-ALLOWED = {200, 400, 404, 413, 429}
+ALLOWED = {200, 400, 404, 413, 415, 429}
 
 
-def send(connection: http.client.HTTPConnection, path: str, body: bytes) -> tuple[int, str, bytes]:
-    connection.request("POST", path, body, {"Content-Type": "application/json"})
+def send(
+    connection: http.client.HTTPConnection, path: str, body: bytes, content_type: str = "application/json"
+) -> tuple[int, str, bytes]:
+    connection.request("POST", path, body, {"Content-Type": content_type})
     response = connection.getresponse()
     return response.status, response.headers["Content-Type"], response.read()
 
@@ -68,7 +70,7 @@ def fuzz(server: ServerProcess, num_bodies: int) -> Counter[int]:
                 break
             path, body = random_body(seed)
             try:
-                answer = send(connection, path, body)
+                answer = send(connection, path, body, content_type(seed))
             except (OSError, http.client.HTTPException) as error:
                 problems.append(f"seed {seed}: {path} {body[:300]!r}: {error!r}")
                 break

@@ -1,5 +1,7 @@
 """Sampling parameters from the request's body to the answer's tokens, with the real engine and a tiny model."""
 
+import json
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -90,10 +92,33 @@ def test_s6_tiny_temperatures_and_heavy_biases_in_one_batch(real_server: ServerP
     assert both[0]["text"] == texts[0]
 
 
-def test_rules_that_exclude_every_token_fail_that_request_alone(real_server: ServerProcess) -> None:
-    reply = real_server.api(
-        COMPLETIONS, {"prompt": "a", "allowed_token_ids": [5], "min_tokens": 1, "stop_token_ids": [5]}
-    )
+@pytest.mark.parametrize(
+    "rules",
+    [
+        {"allowed_token_ids": [5], "min_tokens": 1, "stop_token_ids": [5]},
+        {"allowed_token_ids": [5, 259], "bad_words": ["&"], "min_tokens": 1},
+    ],
+)
+@pytest.mark.parametrize("stream", [False, True])
+def test_rules_that_exclude_every_token_are_refused_at_once(
+    real_server: ServerProcess, rules: dict[str, Any], stream: bool
+) -> None:
+    reply = real_server.api(COMPLETIONS, {"prompt": "a", "stream": stream, **rules})
     assert reply.status == 400
+    assert reply.json["error"]["param"] == "allowed_token_ids"
     assert "exclude every one" in reply.json["error"]["message"]
     assert choices(real_server)[0]["finish_reason"] == "length"
+
+
+def test_rules_that_exclude_every_token_later_fail_that_request_alone(real_server: ServerProcess) -> None:
+    """`ab` is forbidden and nothing but `b` is allowed by the grammar after the first token, `a`."""
+    body = {"prompt": "q", "max_tokens": 8, "bad_words": ["ab"], "structured_outputs": {"regex": "abc"}}
+    with ThreadPoolExecutor(1) as pool:
+        beside = pool.submit(choices, real_server, max_tokens=100)
+        reply = real_server.api(COMPLETIONS, body)
+        assert reply.status == 400, reply.body
+        assert "exclude every one" in reply.json["error"]["message"]
+        events = real_server.api(COMPLETIONS, {**body, "stream": True}).body.decode().strip().split("\n\n")
+        assert json.loads(events[-2].removeprefix("data: "))["error"]["type"] == "invalid_request_error"
+        assert events[-1] == "data: [DONE]"
+        assert beside.result()[0]["finish_reason"] == "length"
