@@ -58,7 +58,7 @@ class JsonSchemaFormat(Body):
 def _known_format(kind: object) -> object:
     """What `type` says of a format; that of other servers is refused in words that say what to do."""
     if kind == "structural_tag":
-        raise PydanticCustomError("not_offered", "structural_tag is not offered by this server; use tools, or a grammar")
+        raise PydanticCustomError("not_offered", "structural_tag is not offered here; use tools, or a grammar")
     return kind
 
 

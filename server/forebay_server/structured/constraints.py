@@ -11,6 +11,7 @@ from llguidance import LLMatcher, grammar_from, regex_to_lark
 
 from forebay_server.errors import InvalidRequestError
 from forebay_server.structured.json_schema import Schema, json_schema_grammar
+from forebay_server.structured.patterns import portable_pattern
 
 MAX_PATTERN_CHARACTERS = 64 * 1024
 MAX_CHOICES = 10_000
@@ -66,9 +67,11 @@ class Constraint:
         if (len(pattern) - len(pattern.rstrip("\\"))) % 2:
             raise self._error("ends with a backslash")
         try:
-            return f"/{regex_to_lark(pattern, 'dw')}/"
+            return f"/{regex_to_lark(portable_pattern(pattern))}/"
         except UnicodeError as error:
             raise self._error(f"is no valid Unicode: {error}") from error
+        except ValueError as error:
+            raise self._error(str(error)) from error
 
     def _choice(self, texts: list[object]) -> str:
         if not 0 < len(texts) <= MAX_CHOICES:

@@ -25,6 +25,14 @@ class _Bytes:
 _TOKENIZER = llguidance.LLTokenizer(llguidance.TokenizerWrapper(_Bytes()), n_vocab=_VOCAB_SIZE, eos_token=END_TOKEN_ID)
 
 
+def allows(grammar: str, text: str) -> bool:
+    """Whether a grammar allows exactly this text."""
+    matcher = llguidance.LLMatcher(_TOKENIZER, grammar, log_level=0)
+    assert not matcher.is_error(), matcher.get_error()
+    token_ids = list(text.encode())
+    return matcher.try_consume_tokens(token_ids) == len(token_ids) and matcher.is_accepting()
+
+
 def random_text(grammar: str, seed: int, *, longest: int = 800) -> str | None:
     """One text that the grammar allows, ended where it allows the end; None: it grew too long."""
     matcher = llguidance.LLMatcher(_TOKENIZER, grammar, log_level=0)
