@@ -8,7 +8,6 @@ import importlib
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
 from typing import cast
 
 
@@ -26,6 +25,7 @@ SUBCOMMANDS = {
     "bench": Subcommand("forebay_server.bench.cli", "server,bench", "measure an endpoint, or the engine by itself"),
     "eval": Subcommand("forebay_server.evaluation.cli", "server,bench", "tell how much quantization changes a model"),
     "quantize": Subcommand("forebay_server.quantize.cli", "server", "write a model as a quantized checkpoint"),
+    "tune": Subcommand("forebay_kernels.tuning.command", "server", "measure kernels' launch options on a GPU"),
     "plan": Subcommand("forebay_operator.cli.plan", "operator", "work out parallelism, quantization and KV cache"),
     "roi": Subcommand("forebay_operator.cli.roi", "operator", "work out what serving costs, and what would lower it"),
     "inspect": Subcommand("forebay_operator.cli.inspect", "operator", "print the facts of a model as JSON"),
@@ -55,6 +55,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.write(usage())
         return 0 if arguments else 2
     if arguments[0] in ("-V", "--version"):
+        from importlib.metadata import version  # takes a moment, which no start of a server shall wait for
+
         sys.stdout.write(f"forebay {version('forebay')}\n")
         return 0
     name, rest = arguments[0], arguments[1:]

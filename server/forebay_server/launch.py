@@ -6,18 +6,22 @@ frame is one msgpack message of `forebay_server.messages`. A child calls `die_wi
 `EngineFailed` before it ends by itself, and ends with the exit code given there.
 """
 
+import contextlib
 import ctypes
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 import msgspec
 
 from forebay_server.config import EngineConfig
 
 _PR_SET_PDEATHSIG = 1
+NICENESS = 5
+"""Of what computes: the API process goes first when both want a CPU, and answers probes and streams promptly."""
 
 
 class EngineLaunch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -71,3 +75,11 @@ def die_with_parent(parent_pid: int) -> None:
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent_pid:
         sys.exit(f"the parent process {parent_pid} is gone")
+
+
+def give_way() -> None:
+    """Lower the priority of every thread of this process by `NICENESS`, once it is loaded: a start shall not wait."""
+    lowered = min(19, os.getpriority(os.PRIO_PROCESS, 0) + NICENESS)
+    for thread in Path("/proc/self/task").iterdir():
+        with contextlib.suppress(ProcessLookupError):  # it has just ended
+            os.setpriority(os.PRIO_PROCESS, int(thread.name), lowered)

@@ -2,6 +2,7 @@
 
 import math
 import mmap
+import threading
 from collections.abc import Sequence
 
 import torch
@@ -11,9 +12,10 @@ _ALIGNMENT = 64
 
 
 class Arena:
-    """Hands out memory that lives as long as any tensor in it."""
+    """Hands out memory that lives as long as any tensor in it. Several threads may ask."""
 
     def __init__(self) -> None:
+        self._lock = threading.Lock()
         self._chunk: torch.Tensor | None = None
         self._used = 0
 
@@ -23,12 +25,17 @@ class Arena:
         memory = self._take(num_bytes).view(tensor.dtype).view(tensor.shape)
         return memory.copy_(tensor)
 
+    def empty(self, num_bytes: int) -> torch.Tensor:
+        """Memory to be written to: [num_bytes], uint8, aligned to 64 bytes."""
+        return self._take(num_bytes)
+
     def _take(self, num_bytes: int) -> torch.Tensor:
-        start = -(-self._used // _ALIGNMENT) * _ALIGNMENT
-        if self._chunk is None or start + num_bytes > len(self._chunk):
-            self._chunk, start = _map(max(num_bytes, _CHUNK_BYTES)), 0
-        self._used = start + num_bytes
-        return self._chunk[start : self._used]
+        with self._lock:
+            start = -(-self._used // _ALIGNMENT) * _ALIGNMENT
+            if self._chunk is None or start + num_bytes > len(self._chunk):
+                self._chunk, start = _map(max(num_bytes, _CHUNK_BYTES)), 0
+            self._used = start + num_bytes
+            return self._chunk[start : self._used]
 
 
 def zeros(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:

@@ -72,6 +72,8 @@ def load_library(variant: str) -> ctypes.CDLL:
     library.forebay_read.argtypes = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32]
     library.forebay_multiply.restype = ctypes.c_int32
     library.forebay_multiply.argtypes = [ctypes.c_void_p] * 3 + [ctypes.c_int32] * 3
+    library.forebay_pack.restype = ctypes.c_int32
+    library.forebay_pack.argtypes = [ctypes.c_void_p] * 2 + [ctypes.c_int32] * 2 + [ctypes.c_void_p]
     library.forebay_quantize_int8.restype = ctypes.c_int32
     library.forebay_quantize_int8.argtypes = [ctypes.c_void_p, ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p]
     library.forebay_quantize_int4.restype = ctypes.c_int32

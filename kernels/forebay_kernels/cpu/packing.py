@@ -1,13 +1,15 @@
 """Weights as the C++ library reads them: panels of 64 outputs, in which the same few inputs of all outputs adjoin."""
 
+import ctypes
 from dataclasses import dataclass
 from enum import IntEnum
 
 import torch
 
 from forebay_kernels.cpu.arena import Arena
-from forebay_kernels.cpu.structures import WeightStructure
-from forebay_kernels.int4_weights import Int4Weight, pack_int4, unpack_int4
+from forebay_kernels.cpu.library import VARIANTS, best_variant, load_library
+from forebay_kernels.cpu.structures import UnpackedStructure, WeightStructure
+from forebay_kernels.int4_weights import Int4Weight, chunk_of, pack_int4, unpack_int4
 from forebay_kernels.int8_weights import Int8Weight, quantize_int8
 
 PANEL = 64
@@ -78,6 +80,10 @@ def pack(
         bias: [out_features], any float dtype.
         num_parts: so many weights of equal size on top of one another, whose panels are to take turns (gate, up).
         arena: where the packed numbers go; None: memory of their own.
+
+    Raises:
+        OSError: the library was not built.
+        MemoryError: there is no memory for a row.
     """
     weight = _known(weight)
     arena = arena or Arena()
@@ -87,8 +93,7 @@ def pack(
     channel_scales = scales = mins = None
     group = PANEL
     if isinstance(weight, Int8Weight):
-        kind, data = WeightKind.INT8_CHANNELS, arena.copy(_interleave(_take(weight.values, rows, num_inputs), 4))
-        data.view(torch.uint8).bitwise_xor_(128)  # number + 128
+        kind, numbers, chunk, bits = WeightKind.INT8_CHANNELS, weight.values, 0, 8
         if weight.scales.shape[1] == 1:
             channel_scales = arena.copy(_take(weight.scales.float(), rows, 1).flatten())
         else:
@@ -96,9 +101,7 @@ def pack(
             scales = arena.copy(_group_panels(weight.scales, rows, num_inputs // group))
     elif isinstance(weight, Int4Weight):
         kind, group = WeightKind.INT4_GROUPS, min(PANEL, weight.group_size)
-        numbers = _take(unpack_int4(weight.packed, weight.group_size), rows, num_inputs)
-        low, high = _interleave(numbers, 8).contiguous().view(torch.uint8).view(-1, 2, 4).unbind(1)
-        data = arena.copy(low | high << 4)
+        numbers, chunk, bits = weight.packed, chunk_of(weight.group_size), 4
         scales = arena.copy(_group_panels(weight.scales, rows, num_inputs // group))
         if weight.mins is not None:
             mins = arena.copy(_group_panels(weight.mins, rows, num_inputs // group))
@@ -106,14 +109,16 @@ def pack(
             shifts = -weight.zeros.float() * weight.scales.float()
             mins = arena.copy(_group_panels(shifts, rows, num_inputs // group))
     else:
-        kind, data = WeightKind.BF16, arena.copy(_interleave(_take(weight.bfloat16(), rows, num_inputs), 2))
+        kind, numbers, chunk, bits = WeightKind.BF16, weight.bfloat16(), 0, 16
+    data = arena.empty(len(rows) * num_inputs * bits // 8)
+    _pack_numbers(kind, numbers, (out_features, in_features), chunk, rows, num_inputs, data)
     return PackedWeight(
         kind=kind,
         group=group,
         num_outputs=len(rows),
         num_inputs=num_inputs,
         in_features=in_features,
-        data=data.view(torch.uint8).flatten(),
+        data=data,
         channel_scales=channel_scales,
         scales=scales,
         mins=mins,
@@ -172,10 +177,21 @@ def _take(matrix: torch.Tensor, rows: torch.Tensor, num_columns: int) -> torch.T
     return matrix.index_select(0, rows)
 
 
-def _interleave(numbers: torch.Tensor, at_once: int) -> torch.Tensor:
-    """[num_outputs, num_inputs] -> [panels, num_inputs / at_once, PANEL], whole numbers of at_once inputs each."""
-    word = {4: torch.int32, 8: torch.int64}[at_once * numbers.element_size()]
-    return numbers.view(word).view(-1, PANEL, numbers.shape[1] // at_once).transpose(1, 2)
+def _pack_numbers(
+    kind: WeightKind,
+    numbers: torch.Tensor,
+    shape: tuple[int, int],
+    chunk: int,
+    rows: torch.Tensor,
+    num_inputs: int,
+    data: torch.Tensor,
+) -> None:
+    """Let the library write the panels; every variant has the same function for it."""
+    numbers, rows = numbers.contiguous(), rows.int()
+    structure = UnpackedStructure(kind, *shape, chunk, numbers.data_ptr())
+    library = load_library(best_variant() or list(VARIANTS)[-1])
+    if library.forebay_pack(ctypes.byref(structure), rows.data_ptr(), len(rows), num_inputs, data.data_ptr()):
+        raise MemoryError("no memory for a row")
 
 
 def _group_panels(values: torch.Tensor, rows: torch.Tensor, num_groups: int) -> torch.Tensor:

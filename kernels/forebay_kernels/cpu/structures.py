@@ -115,3 +115,15 @@ class StoredMatrixStructure(ctypes.Structure):
         ("zeros", _POINTER),
         ("mins", _POINTER),
     ]
+
+
+class UnpackedStructure(ctypes.Structure):
+    """`Unpacked`."""
+
+    _fields_ = [
+        ("kind", _INT),
+        ("rows", _INT),
+        ("columns", _INT),
+        ("chunk", _INT),
+        ("numbers", _POINTER),
+    ]

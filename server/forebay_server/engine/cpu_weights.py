@@ -1,7 +1,7 @@
 """Moves a model's weights into the form that the C++ step for CPUs reads, and tells which models that step can run."""
 
-import gc
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from typing import cast
 
 import torch
@@ -94,14 +94,14 @@ def take_weights(model: CausalLM) -> LlamaWeights:
         model: one that `why_not` has nothing against; it computes nothing afterwards.
     """
     arena = Arena()
-    layers = [_take_layer(layer, arena) for layer in _layers(model)]
+    with ThreadPoolExecutor(torch.get_num_threads()) as threads:
+        layers = list(threads.map(lambda layer: _take_layer(layer, arena), _layers(model)))
     table = model.embed_tokens.weights[0]
     head = _take(model.embed_tokens if model.lm_head is None else model.lm_head, arena)
     is_read_from_head = model.lm_head is None and head.kind in (WeightKind.INT8_CHANNELS, WeightKind.INT8_GROUPS)
     embedding = None if is_read_from_head else arena.copy(dequantize(table).bfloat16())
     model.embed_tokens.weights = []
     weights = LlamaWeights(layers, _norm(model.norm), head, embedding)
-    gc.collect()
     give_memory_back()
     return weights
 

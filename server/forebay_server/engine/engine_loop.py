@@ -12,7 +12,7 @@ from forebay_server.engine.engine import Engine, EngineFacts, load_engine, warm_
 from forebay_server.engine.memory_meter import measure_step
 from forebay_server.engine.plan_check import check_step
 from forebay_server.errors import ExitCode, ForebayError, StartupError
-from forebay_server.launch import EngineLaunch
+from forebay_server.launch import EngineLaunch, give_way
 from forebay_server.messages import (
     AbortRequests,
     AddRequest,
@@ -115,8 +115,9 @@ def _serve(launch: EngineLaunch, mailbox: Mailbox, state: SharedState) -> None:
     state.set_phase(Phase.WARMING)
     warm_up(engine, facts)
     peak_bytes = None if planned is None else _check_plan(engine, facts, planned)
-    gc.collect()
-    gc.freeze()  # what is loaded now stays; collections need not look at it again
+    gc.freeze()  # what is loaded now stays; collections need not look at it, not even for the first time
+    gc.enable()  # see `process`
+    give_way()
     logger.info("ready: %s, %d KV tokens, %d threads", facts.dtype, facts.layout.num_tokens, num_threads)
     _record(engine, state)
     state.set_phase(Phase.SERVING)

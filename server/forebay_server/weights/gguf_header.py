@@ -20,6 +20,7 @@ DEFAULT_ALIGNMENT_BYTES = 32
 MAX_DIMENSIONS = 4
 
 _STRING, _ARRAY = 8, 9
+_LENGTH = struct.Struct("<Q")
 _SCALARS = {
     0: struct.Struct("<B"),
     1: struct.Struct("<b"),
@@ -185,4 +186,19 @@ class _Reader:
             return list(struct.unpack_from(f"<{length}{form.format[1:]}", self.data, start))
         if length > self.size - self.position:
             raise corrupt(self.path, f"metadata has an array of {length} items at byte {self.position:,}")
+        if item_kind == _STRING:
+            return self.strings(length)
         return [self.value(item_kind, depth + 1) for _ in range(length)]
+
+    def strings(self, length: int) -> list["GgufValue"]:
+        """Many strings, such as a vocabulary and its merges: a plain loop, which every start of a server waits for."""
+        data, position, last = self.data, self.position, self.size - _LENGTH.size
+        texts: list[GgufValue] = []
+        for _ in range(length):
+            start = position + _LENGTH.size
+            if position > last or (end := start + _LENGTH.unpack_from(data, position)[0]) > self.size:
+                raise corrupt(self.path, f"is cut short inside the header, at byte {position:,} of {self.size:,}")
+            texts.append(data[start:end].decode("utf-8", "replace"))
+            position = end
+        self.position = position
+        return texts

@@ -14,7 +14,7 @@ import pytest
 import zmq
 
 from forebay_server.config import EngineConfig
-from forebay_server.launch import EngineLaunch, child_command, start_child
+from forebay_server.launch import NICENESS, EngineLaunch, child_command, start_child
 from forebay_server.messages import (
     AbortRequests,
     AddRequest,
@@ -114,6 +114,10 @@ def test_life_of_an_engine_process(tiny: Path, start_engine: StartEngine) -> Non
     assert (ready.dtype, ready.device, ready.max_model_len, ready.vocab_size) == ("float32", "cpu", 512, 128)
     assert engine.state.get("phase") == Phase.SERVING
     assert engine.state.get("bytes_done") == engine.state.get("bytes_total") > 0
+
+    threads = [int(task.name) for task in Path(f"/proc/{engine.process.pid}/task").iterdir()]
+    expected = min(19, os.getpriority(os.PRIO_PROCESS, 0) + NICENESS)
+    assert {os.getpriority(os.PRIO_PROCESS, thread) for thread in threads} == {expected}, "the engine gives way"
 
     engine.send(request("a"))
     answer = engine.outputs_until_end("a")["a"]

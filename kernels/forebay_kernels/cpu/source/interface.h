@@ -105,3 +105,12 @@ struct StoredMatrix {
     const float* zeros;
     const float* mins;
 };
+
+// A matrix whose numbers are to be packed, rows one after the other.
+struct Unpacked {
+    int32_t kind;  // WeightKind
+    int32_t rows;
+    int32_t columns;
+    int32_t chunk;  // INT4_GROUPS: as in StoredMatrix
+    const void* numbers;
+};

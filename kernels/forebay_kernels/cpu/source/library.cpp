@@ -1,5 +1,6 @@
 // The functions that Python calls.
 
+#include "pack.h"
 #include "phases.h"
 #include "quantize.h"
 
@@ -125,6 +126,12 @@ EXPORTED int64_t forebay_read(const uint8_t* bytes, int64_t num_bytes, int32_t n
     job->~Job();
     free(memory);
     return sum;
+}
+
+// Pack the rows of a weight, in the order of `rows`, into panels; -1 where there is no memory.
+EXPORTED int32_t forebay_pack(const Unpacked* from, const int32_t* rows, int32_t num_outputs, int32_t num_inputs,
+                              uint8_t* out) {
+    return pack_panels(*from, rows, num_outputs, num_inputs, out) ? 0 : -1;
 }
 
 // Quantize to eight bits, `group` numbers a scale: values [rows, columns], scales [rows, columns / group]; -1 where there
