@@ -3,6 +3,7 @@
 import ctypes
 import logging
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -33,6 +34,8 @@ logger = logging.getLogger(__name__)
 ProgressCallback = Callable[[int, int], None]
 """Called with (bytes done, bytes in total), of the files."""
 
+_Read = tuple[str, LinearWeight, int]
+"""See `Checkpoint.tensors`."""
 _NOT_NEEDED = ("rotary_emb.inv_freq", "rotary_emb.cos_cached", "rotary_emb.sin_cached", "attention.masked_bias")
 """Buffers that old checkpoints carry and that follow from the configuration."""
 
@@ -200,7 +203,7 @@ def _fill(
     conversions: dict[tuple[str, str], Conversion] = {}
     bytes_done = 0
     progress(0, checkpoint.total_bytes)
-    for name, weight, file_bytes in checkpoint.tensors():
+    for name, weight, file_bytes in _read_ahead(checkpoint.tensors()):
         slot = slots.get(name)
         if isinstance(slot, WeightSlot):
             target = formats[name]
@@ -221,6 +224,15 @@ def _fill(
         bytes_done += file_bytes
         progress(bytes_done, checkpoint.total_bytes)
     return list(conversions.values())
+
+
+def _read_ahead(weights: Iterator[_Read]) -> Iterator[_Read]:
+    """The same, each weight read and decoded by another thread while the one before it is converted."""
+    with ThreadPoolExecutor(1) as reader:
+        reading = reader.submit(next, weights, None)
+        while (weight := reading.result()) is not None:
+            reading = reader.submit(next, weights, None)
+            yield weight
 
 
 def _note(
