@@ -19,6 +19,7 @@ from forebay_server.engine.block_pool import BlockPool
 from forebay_server.engine.limits import SchedulerLimits, why_impossible
 from forebay_server.engine.prefix_leaders import PrefixLeaders, is_following
 from forebay_server.engine.request import Request, RequestStatus
+from forebay_server.engine.request_blocks import RequestBlocks
 from forebay_server.engine.scheduler_output import SampledToken, ScheduledRequest, SchedulerOutput, StepCounters
 from forebay_server.engine.step import Step
 from forebay_server.engine.waiting_queue import WaitingQueue
@@ -47,6 +48,7 @@ class Scheduler:
     ) -> None:
         self.limits = limits
         self.pool = pool
+        self._blocks = RequestBlocks(pool)
         self._debug = debug
         self._clock = clock
         self._requests: dict[str, Request] = {}
@@ -208,7 +210,7 @@ class Scheduler:
                 continue
             num_done = scheduled.context_len + len(scheduled.token_ids)
             if num_done // block_size > request.num_hashed_blocks:
-                self._remember_blocks(request, num_done)
+                self._blocks.remember(request, num_done)
             if scheduled is not request.decode:
                 self._commit_prompt(request, scheduled, token, outputs)
             if scheduled.is_sampled and token is not None:
@@ -263,7 +265,7 @@ class Scheduler:
         leaders = PrefixLeaders(self.pool, self._running)
         for request in self._waiting.in_turn():
             if not is_following(request):
-                cached = self._cached_blocks(request)
+                cached = self._blocks.find_cached(request)
                 leaders.find(request, cached)
             if request.leader is not None:
                 continue
@@ -285,10 +287,10 @@ class Scheduler:
         for index in step.unfinished:
             request, scheduled = step.requests[index], step.scheduled[index]
             num_more = min(request.num_uncomputed_tokens, step.budget)
-            blocks = self.pool.allocate(self._num_missing_blocks(request, num_more)) if num_more else None
+            blocks = self._blocks.grow(request, num_more) if num_more else None
             if blocks is None:
                 continue
-            self._give_blocks(request, blocks, step)
+            step.new_block_ids.extend(blocks)
             request.num_computed_tokens = scheduled.context_len  # book anew
             request.num_steps_in_flight -= 1
             step.scheduled[index] = request.start(len(scheduled.token_ids) + num_more)
@@ -307,27 +309,13 @@ class Scheduler:
             self._finish(request)
             outputs.append(request.output([], "stop", embedding=embedding))
 
-    def _cached_blocks(self, request: Request) -> list[int]:
-        """What the prefix cache has of a waiting request, less tokens whose logits are wanted, such as the last."""
-        max_blocks = request.max_cached_tokens // self.pool.block_size
-        return self.pool.find_prefix(request.namespace, request.token_ids, max_blocks)
-
     def _admit(self, request: Request, cached: list[int]) -> bool:
         """Make a waiting request run, with what the prefix cache has of it, if its known tokens have room."""
-        num_known = len(request.token_ids)
-        num_needed = self.pool.num_blocks_for(num_known) - len(cached) + self.pool.num_unheld_in(cached)
-        if num_needed > self.pool.num_available:
+        if not self._blocks.hold_cached(request, cached):
             return False
-        self.pool.hold(cached)
         self._waiting.remove(request)
         insort(self._running, request, key=_order)
         request.status = RequestStatus.RUNNING
-        if cached:
-            request.block_ids = cached
-            request.num_slots = len(cached) * self.pool.block_size
-            request.num_computed_tokens = len(cached) * self.pool.block_size
-            request.num_hashed_blocks = len(cached)
-            request.last_node = self.pool.node_of(cached[-1])
         if request.num_cached_tokens is None:
             self._note_first_admission(request)
         return True
@@ -347,8 +335,7 @@ class Scheduler:
             False when the request cannot go on in this step: it was preempted itself, or has to wait for a step in
             flight.
         """
-        num_missing = self._num_missing_blocks(request, num_new)
-        while (blocks := self.pool.allocate(num_missing)) is None:
+        while (blocks := self._blocks.grow(request, num_new)) is None:
             if self._finished_in_flight:
                 return False  # blocks come back by themselves at the next commit
             victim = next((last for last in reversed(self._running) if last.num_steps_in_flight == 0), None)
@@ -357,32 +344,17 @@ class Scheduler:
             self._preempt(victim)
             if victim is request:
                 return False
-        self._give_blocks(request, blocks, step)
-        return True
-
-    def _give_blocks(self, request: Request, blocks: list[int], step: Step) -> None:
-        request.block_ids.extend(blocks)
-        request.num_slots += len(blocks) * self.pool.block_size
         step.new_block_ids.extend(blocks)
-
-    def _num_missing_blocks(self, request: Request, num_new: int) -> int:
-        return self.pool.num_blocks_for(request.num_computed_tokens + num_new) - len(request.block_ids)
+        return True
 
     def _preempt(self, request: Request) -> None:
         """Take a request's blocks; it waits again, and starts over from what the prefix cache still has."""
         self._running.remove(request)
-        self._release_blocks(request)
+        self._blocks.release(request)
         request.status = RequestStatus.WAITING
         request.num_preemptions += 1
         self._counters.new_preemptions += 1
         self._waiting.add(request)
-
-    def _remember_blocks(self, request: Request, num_done: int) -> None:
-        """Make the blocks that are full of computed tokens findable."""
-        for index in range(request.num_hashed_blocks, num_done // self.pool.block_size):
-            block_id = request.block_ids[index]
-            request.last_node = self.pool.remember(request.last_node, request.token_ids, index, block_id)
-            request.num_hashed_blocks = index + 1
 
     def _finish(self, request: Request) -> None:
         """Take a request out of the books; its blocks go back now or when its last step in flight is committed."""
@@ -397,17 +369,13 @@ class Scheduler:
         if request.num_steps_in_flight:
             self._finished_in_flight.append(request)
         else:
-            self._release_blocks(request)
+            self._blocks.release(request)
 
     def _release_finished(self) -> None:
         for request in self._finished_in_flight:
             if request.num_steps_in_flight == 0:
-                self._release_blocks(request)
+                self._blocks.release(request)
         self._finished_in_flight = [request for request in self._finished_in_flight if request.num_steps_in_flight]
-
-    def _release_blocks(self, request: Request) -> None:
-        self.pool.release(request.block_ids)
-        request.reset_blocks()
 
     def _check(self) -> None:
         if self._debug:
