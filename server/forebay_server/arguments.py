@@ -89,7 +89,6 @@ def _refuse_what_is_missing(config: ServerConfig) -> None:
     """Flags that the contract has and this version cannot do yet."""
     engine = config.engine
     for flag, value, allowed in (
-        ("--pipeline-parallel-size", engine.pipeline_parallel_size, (1,)),
         ("--kv-cache-dtype", engine.kv_cache_dtype, ("auto", "float32", "bfloat16", "float16", "int8")),
         ("--draft-model", config.draft_model, (None,)),
         ("--num-speculative-tokens", config.num_speculative_tokens, (0,)),
@@ -240,7 +239,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     add(model, "--kv-cache-dtype", "of the KV cache", choices=get_args(KVCacheDtype))
     add(model, "--tensor-parallel-size", "ranks that share each layer", type=_whole(1))
-    add(model, "--pipeline-parallel-size", "ranks that share the layers", type=_whole(1))
+    add(model, "--pipeline-parallel-size", "stages, each with some of the layers", type=_whole(1))
     add(model, "--draft-model", "a small model that guesses ahead")
     add(model, "--num-speculative-tokens", "guesses a step", type=_whole(0))
 

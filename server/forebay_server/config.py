@@ -46,6 +46,11 @@ class EngineConfig:
     block_size: int = 16
     """Tokens in a KV block; a power of two."""
 
+    @property
+    def num_ranks(self) -> int:
+        """Processes that compute the model."""
+        return self.tensor_parallel_size * self.pipeline_parallel_size
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerConfig:

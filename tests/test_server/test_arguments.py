@@ -52,7 +52,7 @@ def test_defaults_are_those_of_the_configuration_classes() -> None:
         (["--queue-timeout", "nan"], "--queue-timeout"),
         (["--queue-timeout", "-1"], "--queue-timeout"),
         (["--dtype", "int3"], "--dtype"),
-        (["--pipeline-parallel-size", "2"], "--pipeline-parallel-size 2"),
+        (["--pipeline-parallel-size", "0"], "--pipeline-parallel-size"),
         (["--quantization", "int9"], "--quantization"),
         (["--quantization-exclude", "re:("], "--quantization-exclude re:("),
         (["--kv-cache-dtype", "fp8"], "--kv-cache-dtype fp8"),

@@ -159,7 +159,7 @@ def test_a_failed_engine_hands_on_its_exit_code_and_reason(start_server: StartSe
         (["--model", "{tmp}/empty"], 11, "ModelNotFound", "no config.json"),
         (["--model", "{tmp}/broken.gguf"], 16, "CorruptWeights", "broken.gguf"),
         (["--model", "{tmp}/bad-tokenizer"], 16, "CorruptModelFile", "tokenizer.json"),
-        (["--model", "x", "--pipeline-parallel-size", "2"], 2, "BadConfiguration", "--pipeline-parallel-size"),
+        (["--model", "x", "--pipeline-parallel-size", "0"], 2, "BadConfiguration", "--pipeline-parallel-size"),
         (["--model", "x", "--no-such-flag"], 2, "BadConfiguration", "--no-such-flag"),
         ([], 2, "BadConfiguration", "--model"),
         (["--model", "hf://a/b"], 2, "BadConfiguration", "hf://a/b"),

@@ -48,6 +48,7 @@ class EngineFacts:
     max_model_len: int
     layout: KVCacheLayout
     weight_bytes: int
+    """Of the fullest rank."""
     dtype: torch.dtype
     device: torch.device
     free_bytes: int
@@ -184,18 +185,22 @@ def load_engine(
     dtype = resolve_dtype(config, checkpoint.config)
     kv_dtype = resolve_kv_dtype(config, dtype)
     max_model_len = _max_model_len(config, checkpoint.config)
-    compiled = is_compiled(checkpoint.config, device, max_model_len, config.tensor_parallel_size)
+    compiled = is_compiled(checkpoint.config, device, max_model_len, config.num_ranks)
     options = quantization_options(config, device, is_compiled=compiled)
-    num_sharing = config.tensor_parallel_size if device.type == "cpu" else 1
+    num_sharing = config.num_ranks if device.type == "cpu" else 1
     free_bytes = available_bytes(device, num_sharing)
-    ranks = start_ranks(config, checkpoint.config, device, options, room(planned, free_bytes))
+    for_weights = room(planned, free_bytes)
+    ranks = start_ranks(
+        config, checkpoint.config, device, options, max_model_len=max_model_len, available_bytes=for_weights
+    )
     try:
-        loaded = load_model(checkpoint, dtype, device, room(planned, free_bytes), progress, options, ranks.group)
+        group, stage = ranks.connections.group, ranks.connections.stage
+        loaded = load_model(checkpoint, dtype, device, for_weights, progress, options, group, stage)
         model = loaded.model
         loaded_bytes = weight_bytes(model)
         free_beside = room(planned, available_bytes(device, num_sharing), loaded_bytes)
         layout = plan_kv_cache(config, model.cache_config, max_model_len, kv_dtype, free_beside)
-        ranks.join(layout, max_model_len, device)
+        layout, loaded_bytes = ranks.join(layout, loaded_bytes, device)
     except StartupError as error:
         ranks.close()
         raise with_plan(error, planned) from error
@@ -210,7 +215,7 @@ def load_engine(
     scheduler = Scheduler(limits, BlockPool(layout.num_blocks, layout.block_size), debug=debug)
     vocab_size = checkpoint.config.vocab_size
     grammars = Grammars(GrammarCompiler(config.model, vocab_size), vocab_size)
-    runner = build_runner(model, kv_cache, max_model_len, config.max_num_batched_tokens, ranks.others)
+    runner = build_runner(model, kv_cache, max_model_len, config.max_num_batched_tokens, ranks)
     engine = Engine(scheduler, runner, grammars, ranks)
     facts = EngineFacts(
         checkpoint.config,
@@ -247,10 +252,9 @@ def warm_up(engine: Engine, facts: EngineFacts) -> None:
 
 def _check_supported(config: EngineConfig) -> None:
     """Refuse flags that this version cannot honour, rather than ignore them."""
-    if config.pipeline_parallel_size != 1:
-        raise bad_configuration("this engine divides models by tensor parallelism only", "use --tensor-parallel-size")
     for flag, value in (
         ("--tensor-parallel-size", config.tensor_parallel_size),
+        ("--pipeline-parallel-size", config.pipeline_parallel_size),
         ("--max-num-seqs", config.max_num_seqs),
         ("--max-num-batched-tokens", config.max_num_batched_tokens),
         ("--block-size", config.block_size),

@@ -1,37 +1,12 @@
 """ForwardPass: one flat batch through the model, to hidden states and logits. It knows nothing of sampling."""
 
-from dataclasses import dataclass
-
 import torch
 
+from forebay_server.engine.flat_batch import FlatBatch
 from forebay_server.layers.attention import SequenceSlice, build_attention_metadata
 from forebay_server.layers.kv_cache import KVCache
 from forebay_server.layers.rotary_embedding import rotary_tables
 from forebay_server.models.decoder import CausalLM
-
-
-@dataclass(frozen=True, slots=True)
-class BatchPart:
-    """What a step computes of one request."""
-
-    request_id: str
-    token_ids: list[int]
-    """The new tokens."""
-    context_len: int
-    """Tokens before them."""
-    block_ids: list[int]
-    """For context and new tokens."""
-
-
-@dataclass(frozen=True, slots=True)
-class FlatBatch:
-    """What a step computes: parts with one new token first, by growing context, one after the other in one batch."""
-
-    new_block_ids: list[int]
-    """Blocks with a new owner, to be cleared before."""
-    parts: list[BatchPart]
-    rows: list[int]
-    """The rows of the batch whose hidden states are wanted."""
 
 
 class ForwardPass:
@@ -48,10 +23,18 @@ class ForwardPass:
         self.kv_cache = kv_cache
         self._device = kv_cache.numbers.device
         self._rotary_tables = tuple(table.to(self._device) for table in rotary_tables(model.config, max_model_len))
-        self._windows = frozenset(map(model.config.sliding_window, range(model.config.num_layers)))
+        self._windows = frozenset(map(model.config.sliding_window, model.layer_indices))
 
-    def compute(self, batch: FlatBatch) -> torch.Tensor:
-        """[len(batch.rows), hidden_size]; keys and values of the new tokens are written to the cache."""
+    def compute(self, batch: FlatBatch, hidden: torch.Tensor | None = None) -> torch.Tensor:
+        """Compute what this stage has of a batch; keys and values of the new tokens are written to the cache.
+
+        Args:
+            batch: of a step.
+            hidden: [num_tokens, hidden_size] from the stage before; None on the first.
+
+        Returns:
+            [len(batch.rows), hidden_size]; on any stage but the last [num_tokens, hidden_size].
+        """
         if batch.new_block_ids:
             self.kv_cache.clear(self._tensor(batch.new_block_ids))
         token_ids: list[int] = []
@@ -62,15 +45,21 @@ class ForwardPass:
             token_ids.extend(part.token_ids)
             positions.extend(range(part.context_len, part.context_len + num_new))
             slices.append(SequenceSlice(num_new, part.context_len, part.block_ids))
-        hidden: torch.Tensor = self.model(
+        computed: torch.Tensor = self.model(
             self._tensor(token_ids),
             self._tensor(positions),
             self._rotary_tables,
             self.kv_cache,
             build_attention_metadata(slices, self.kv_cache.block_size, self._device, self._windows),
             self._tensor(batch.rows),
+            hidden,
         )
-        return hidden
+        return computed
+
+    @property
+    def device(self) -> torch.device:
+        """Where it computes."""
+        return self._device
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """[num_rows, hidden_size] -> [num_rows, vocab_size], float32."""

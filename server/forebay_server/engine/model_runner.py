@@ -1,13 +1,17 @@
 """ModelRunner: SchedulerOutput to tensors to sampled tokens. No queues here."""
 
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 import torch
 
-from forebay_server.engine.forward_pass import BatchPart, FlatBatch, ForwardPass
+from forebay_server.engine.flat_batch import BatchPart, FlatBatch
+from forebay_server.engine.forward_pass import ForwardPass
 from forebay_server.engine.pooling import pool
-from forebay_server.engine.prompt_scores import score_prompt
+from forebay_server.engine.prompt_scores import ROWS_AT_ONCE, score_prompt
 from forebay_server.engine.sampler import sample
 from forebay_server.engine.scheduler_output import SampledToken, ScheduledRequest, SchedulerOutput
 
@@ -33,31 +37,69 @@ class ModelRunner:
     @torch.inference_mode()
     def run(self, step: SchedulerOutput) -> dict[str, SampledToken]:
         """See `Runner.run`."""
-        requests = sorted(step.requests, key=_batch_order)
-        sampled = [request for request in requests if request.is_sampled]
-        scored = [request for request in requests if request.scored_token_ids]
-        hidden = self._forward.compute(_flat_batch(requests, step.new_block_ids))
-        found: dict[str, SampledToken] = {}
-        if sampled:
-            tokens = sample(self._forward.logits(hidden[: len(sampled)]), sampled)
-            found = {request.request_id: token for request, token in zip(sampled, tokens, strict=True)}
-        row = len(sampled)
-        for request in scored:
-            scores = score_prompt(request, hidden[row : row + len(request.scored_token_ids)], self._forward.logits)
-            row += len(request.scored_token_ids)
-            token = found.get(request.request_id)
-            if token is not None and scores.error is None:
-                scores = msgspec.structs.replace(token, prompt_logprobs=scores.prompt_logprobs)
-            found[request.request_id] = scores
-        return found | pool(requests, hidden[row:])
+        requests = in_batch_order(step.requests)
+        hidden = self._forward.compute(flat_batch(requests, step.new_block_ids))
+        return find_tokens(requests, hidden, self._forward.logits)
 
 
-def _flat_batch(requests: list[ScheduledRequest], new_block_ids: list[int]) -> FlatBatch:
+def in_batch_order(requests: Iterable[ScheduledRequest]) -> list[ScheduledRequest]:
+    """Decodes first, by growing context: rows that attend together lie together."""
+    return sorted(requests, key=lambda request: (len(request.token_ids) > 1, request.context_len))
+
+
+def find_tokens(
+    requests: Sequence[ScheduledRequest],
+    hidden: torch.Tensor,
+    logits: Callable[[torch.Tensor], torch.Tensor],
+    pick: Callable[[torch.Tensor, Sequence[ScheduledRequest]], list[SampledToken]] = sample,
+) -> dict[str, SampledToken]:
+    """What a batch found for every request that is sampled, scores or pools.
+
+    Args:
+        requests: of the batch, in its order.
+        hidden: [len(rows), hidden_size], of the rows that `flat_batch` tells.
+        logits: [n, hidden_size] -> [n, vocab_size]; called for as many rows at once as `logit_sizes` tells, in order.
+        pick: the sampler.
+    """
+    sampled = [request for request in requests if request.is_sampled]
+    found: dict[str, SampledToken] = {}
+    if sampled:
+        tokens = pick(logits(hidden[: len(sampled)]), sampled)
+        found = {request.request_id: token for request, token in zip(sampled, tokens, strict=True)}
+    row = len(sampled)
+    for request in requests:
+        if not request.scored_token_ids:
+            continue
+        scores = score_prompt(request, hidden[row : row + len(request.scored_token_ids)], logits)
+        row += len(request.scored_token_ids)
+        token = found.get(request.request_id)
+        if token is not None and scores.error is None:
+            scores = msgspec.structs.replace(token, prompt_logprobs=scores.prompt_logprobs)
+        found[request.request_id] = scores
+    return found | pool(requests, hidden[row:])
+
+
+def logit_sizes(requests: Sequence[ScheduledRequest]) -> list[int]:
+    """Of how many rows `find_tokens` wants logits at once, call by call, unless it gives up before."""
+    num_sampled = sum(request.is_sampled for request in requests)
+    sizes = [num_sampled] if num_sampled else []
+    for request in requests:
+        num_scored = len(request.scored_token_ids)
+        sizes += [min(ROWS_AT_ONCE, num_scored - start) for start in range(0, num_scored, ROWS_AT_ONCE)]
+    return sizes
+
+
+def flat_batch(
+    requests: Sequence[ScheduledRequest],
+    new_block_ids: list[int],
+    sampling_values: npt.NDArray[np.float32] | None = None,
+) -> FlatBatch:
     """The requests as one batch; its rows: of each sampled request, then of those that score, then of those that pool.
 
     Args:
         requests: in the order of the batch.
         new_block_ids: blocks with a new owner.
+        sampling_values: see `FlatBatch`.
     """
     num_tokens = 0
     sampled_rows: list[int] = []
@@ -72,9 +114,4 @@ def _flat_batch(requests: list[ScheduledRequest], new_block_ids: list[int]) -> F
         parts.append(BatchPart(request.request_id, request.token_ids, request.context_len, request.block_ids))
         if request.is_sampled:
             sampled_rows.append(num_tokens - 1)
-    return FlatBatch(new_block_ids, parts, sampled_rows + scored_rows + pooled_rows)
-
-
-def _batch_order(request: ScheduledRequest) -> tuple[bool, int]:
-    """Decodes first, by growing context: rows that attend together lie together."""
-    return len(request.token_ids) > 1, request.context_len
+    return FlatBatch(new_block_ids, parts, sampled_rows + scored_rows + pooled_rows, sampling_values)

@@ -15,8 +15,8 @@ from forebay_server.layers.rotary_embedding import rotary_tables
 from forebay_server.models.decoder import CausalLM
 from forebay_server.models.model_config import ModelConfig
 from forebay_server.models.registry import model_class
-from forebay_server.parallel.forward import ParallelForwardPass
-from forebay_server.parallel.ranks import Ranks
+from forebay_server.parallel.runner import ParallelRunner
+from forebay_server.parallel.start import RankZero
 
 logger = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ def build_runner(
     kv_cache: KVCache,
     max_model_len: int,
     max_num_batched_tokens: int,
-    other_ranks: Ranks | None = None,
+    ranks: RankZero,
 ) -> Runner:
     """Pick a runner, say which in the log, and give it the weights.
 
@@ -37,10 +37,10 @@ def build_runner(
         kv_cache: all zero, of the model's size.
         max_model_len: longest request.
         max_num_batched_tokens: tokens of a step at most.
-        other_ranks: the ranks that hold the rest of a divided model.
+        ranks: those that hold the rest of a divided model.
     """
-    if other_ranks is not None:
-        return ModelRunner(ParallelForwardPass(model, kv_cache, max_model_len, other_ranks))
+    if ranks.others is not None:
+        return ParallelRunner(ForwardPass(model, kv_cache, max_model_len), ranks.connections.link, ranks.others)
     if kv_cache.numbers.device.type != "cpu":
         return ModelRunner(ForwardPass(model, kv_cache, max_model_len))
     reason = _why_torch(model, kv_cache, max_model_len)

@@ -3,6 +3,7 @@
 An architecture's file says what one layer is made of, in the order in which data flows.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import cast
@@ -21,6 +22,7 @@ from forebay_server.layers.self_attention import SelfAttention
 from forebay_server.models.model_config import ModelConfig
 from forebay_server.parallel.group import ONE_RANK, RankGroup
 from forebay_server.parallel.shares import head_shares, vocabulary_share
+from forebay_server.parallel.stages import WHOLE, Stage
 
 
 class DecoderLayer(nn.Module):
@@ -33,13 +35,15 @@ class DecoderLayer(nn.Module):
         mlp_name: how the checkpoint calls it.
     """
 
+    norm_class: type[RMSNorm] = RMSNorm
+
     def __init__(
         self, config: ModelConfig, attention: SelfAttention, mlp: GatedMLP | MixtureOfExperts, mlp_name: str = "mlp"
     ) -> None:
         super().__init__()
-        self.input_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.input_layernorm = self.norm_class(config.hidden_size, config.rms_norm_eps)
         self.self_attn = attention
-        self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.post_attention_layernorm = self.norm_class(config.hidden_size, config.rms_norm_eps)
         self.mlp = mlp
         self._mlp_name = mlp_name
 
@@ -68,36 +72,45 @@ class DecoderLayer(nn.Module):
         }
 
 
-class CausalLM(nn.Module):
+class CausalLM(nn.Module, ABC):
     """Token ids of a flat batch -> hidden states -> logits. Weights are allocated, not filled: see `slots`.
 
     Args:
         config: of the model.
         group: the ranks that share it; this one holds its share of every layer.
+        stage: which of the layers are here; embedding and output layer are in the slots of the stages that use them.
     """
 
     norm_class: type[RMSNorm] = RMSNorm
     """Of the norm before the output layer."""
 
-    def __init__(self, config: ModelConfig, group: RankGroup = ONE_RANK) -> None:
+    def __init__(self, config: ModelConfig, group: RankGroup = ONE_RANK, stage: Stage = WHOLE) -> None:
         super().__init__()
         self.config = config
         self.group: RankGroup = group
+        self.stage = stage
+        self.layer_indices = stage.layers(config.num_layers)
         self.embed_tokens = VocabParallelEmbedding(config.vocab_size, config.hidden_size, group)
-        self.layers = nn.ModuleList(self.build_layer(config, index) for index in range(config.num_layers))
+        self.layers = nn.ModuleList(self.build_layer(config, index) for index in self.layer_indices)
         self.norm = self.norm_class(config.hidden_size, config.rms_norm_eps)
         vocabulary = {"lm_head": vocabulary_share(config.vocab_size, group.rank, group.size)}
         self.lm_head = None if config.tie_word_embeddings else ColumnParallelLinear(config.hidden_size, vocabulary)
 
     @property
     def cache_config(self) -> ModelConfig:
-        """The config with the key-value heads that this rank's cache holds."""
+        """The config with the layers and key-value heads that this rank's cache holds."""
         kv_heads = head_shares(self.config, self.group.rank, self.group.size)[1]
-        return replace(self.config, num_kv_heads=kv_heads.size)
+        layers = self.layer_indices
+        return replace(
+            self.config,
+            num_kv_heads=kv_heads.size,
+            num_layers=len(layers),
+            sliding_windows=self.config.sliding_windows[layers.start : layers.stop],
+        )
 
+    @abstractmethod
     def build_layer(self, config: ModelConfig, index: int) -> DecoderLayer:
         """Layer `index` of the architecture."""
-        raise NotImplementedError
 
     def embed(self, token_ids: torch.Tensor) -> torch.Tensor:
         """[num_tokens], int64 -> [num_tokens, hidden_size]."""
@@ -111,8 +124,9 @@ class CausalLM(nn.Module):
         kv_cache: KVCache,
         metadata: AttentionMetadata,
         logit_rows: torch.Tensor,
+        hidden: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Compute one step.
+        """Compute one step, or what this stage computes of it.
 
         Args:
             token_ids: [num_tokens], int64.
@@ -121,15 +135,19 @@ class CausalLM(nn.Module):
             kv_cache: of all layers, written in place.
             metadata: how the rows attend.
             logit_rows: [num_logits], int64, the rows whose logits are wanted.
+            hidden: what the stage before returned; None on the first stage.
 
         Returns:
-            [num_logits, hidden_size], for `logits`.
+            [num_logits, hidden_size], for `logits`; on any stage but the last [num_tokens, hidden_size], for the next.
         """
-        hidden = self.embed(token_ids)  # [num_tokens, hidden_size]
+        if hidden is None:
+            hidden = self.embed(token_ids)  # [num_tokens, hidden_size]
         residual = torch.zeros_like(hidden)
-        for index, layer in enumerate(self.layers):
+        for position, (index, layer) in enumerate(zip(self.layer_indices, self.layers, strict=True)):
             table = rotary_tables[self.config.rotary_table(index)]
-            hidden, residual = layer(hidden, residual, positions, table, kv_cache.layer(index), metadata)
+            hidden, residual = layer(hidden, residual, positions, table, kv_cache.layer(position), metadata)
+        if not self.stage.is_last:
+            return hidden + residual  # the next layer's norm begins with this sum, so one tensor says all
         hidden, residual = hidden[logit_rows], residual[logit_rows]  # [num_logits, hidden_size]
         return self.norm.add(hidden, residual)[0]
 
@@ -150,9 +168,12 @@ class CausalLM(nn.Module):
 
     def slots(self) -> Slots:
         """Where each weight of the checkpoint goes, by Hugging Face's name."""
-        slots: Slots = {**self.embed_tokens.slots("model.embed_tokens"), **self.norm.slots("model.norm")}
-        for index, layer in enumerate(cast(Iterable[DecoderLayer], self.layers)):
+        slots: Slots = {}
+        if self.stage.is_first or (self.stage.is_last and self.lm_head is None):
+            slots |= self.embed_tokens.slots("model.embed_tokens")
+        for index, layer in zip(self.layer_indices, cast(Iterable[DecoderLayer], self.layers), strict=True):
             slots |= layer.slots(f"model.layers.{index}")
-        if self.lm_head is not None:
-            slots |= self.lm_head.slots("")
+        if self.stage.is_last:
+            slots |= self.norm.slots("model.norm")
+            slots |= {} if self.lm_head is None else self.lm_head.slots("")
         return slots

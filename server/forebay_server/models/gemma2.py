@@ -6,25 +6,23 @@ from forebay_server.layers.attention import AttentionMetadata
 from forebay_server.layers.gated_mlp import GatedMLP
 from forebay_server.layers.kv_cache import Pages
 from forebay_server.layers.linear import Slots
-from forebay_server.layers.norm import GemmaRMSNorm, RMSNorm
+from forebay_server.layers.mixture_of_experts import MixtureOfExperts
+from forebay_server.layers.norm import GemmaRMSNorm
 from forebay_server.layers.self_attention import SelfAttention
-from forebay_server.models.decoder import CausalLM, DecoderLayer
+from forebay_server.models.decoder import DecoderLayer
+from forebay_server.models.llama import LlamaForCausalLM
 from forebay_server.models.model_config import ModelConfig
-from forebay_server.parallel.group import RankGroup
 
 
 class GemmaLayer(DecoderLayer):
     """Each part's output is normed once more before it joins the residual stream."""
 
-    def __init__(self, config: ModelConfig, attention: SelfAttention, group: RankGroup) -> None:
-        hidden_size, size, bias = config.hidden_size, config.intermediate_size, config.mlp_bias
-        mlp = GatedMLP(hidden_size, size, config.activation, bias=bias, group=group)
+    norm_class = GemmaRMSNorm
+
+    def __init__(self, config: ModelConfig, attention: SelfAttention, mlp: GatedMLP | MixtureOfExperts) -> None:
         super().__init__(config, attention, mlp)
-        eps = config.rms_norm_eps
-        self.input_layernorm = GemmaRMSNorm(hidden_size, eps)
-        self.post_attention_layernorm = GemmaRMSNorm(hidden_size, eps)
-        self.pre_feedforward_layernorm = GemmaRMSNorm(hidden_size, eps)
-        self.post_feedforward_layernorm = GemmaRMSNorm(hidden_size, eps)
+        self.pre_feedforward_layernorm = GemmaRMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.post_feedforward_layernorm = GemmaRMSNorm(config.hidden_size, config.rms_norm_eps)
 
     def forward(
         self,
@@ -51,21 +49,17 @@ class GemmaLayer(DecoderLayer):
         }
 
 
-class Gemma2ForCausalLM(CausalLM):
+class Gemma2ForCausalLM(LlamaForCausalLM):
     """Scores and logits are capped: `ModelConfig` says at what."""
 
     norm_class = GemmaRMSNorm
-    head_norm: type[RMSNorm] | None = None
 
     def embed(self, token_ids: torch.Tensor) -> torch.Tensor:
         """Embeddings are multiplied with sqrt(hidden_size), rounded to their dtype as in training."""
         embedded = super().embed(token_ids)
-        return embedded * torch.tensor(self.config.hidden_size**0.5, dtype=embedded.dtype, device=embedded.device)
+        factor = torch.tensor(self.config.hidden_size**0.5, dtype=embedded.dtype).item()
+        return embedded * factor  # a number, since a tensor from the host could be in no CUDA graph
 
     def build_layer(self, config: ModelConfig, index: int) -> DecoderLayer:
         """See `CausalLM.build_layer`."""
-        bias = config.attention_bias
-        attention = SelfAttention(
-            config, index, qkv_bias=bias, output_bias=bias, head_norm=self.head_norm, group=self.group
-        )
-        return GemmaLayer(config, attention, self.group)
+        return GemmaLayer(config, self.build_attention(config, index), self.build_mlp(config, index))

@@ -6,6 +6,26 @@ from typing import Any
 from forebay_server.models.model_config import Activation, Fields, ModelConfig, MoeConfig, checked, unsupported
 from forebay_server.models.rope_config import local_rope_theta, longest_position, rope_fields, rope_scaling
 
+TEXT_PARTS = {
+    "Gemma3ForConditionalGeneration": "Gemma3ForCausalLM",
+    "Mistral3ForConditionalGeneration": "MistralForCausalLM",
+}
+"""Models that see images, too, and the class of the part that reads and writes text."""
+_GEMMA3_DEFAULTS: Mapping[str, Any] = {
+    "vocab_size": 262_208,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "head_dim": 256,
+    "max_position_embeddings": 131_072,
+    "rms_norm_eps": 1e-6,
+    "sliding_window": 4096,
+    "query_pre_attn_scalar": 256,
+    "hidden_activation": "gelu_pytorch_tanh",
+    "rope_theta": 1_000_000.0,
+    "rope_local_base_freq": 10_000.0,
+}
+"""Published files leave out what their class takes for granted."""
+
 _ACTIVATIONS: dict[str, Activation] = {"silu": "silu", "gelu_pytorch_tanh": "gelu_tanh"}
 
 
@@ -19,11 +39,12 @@ def config_from_hugging_face(values: Mapping[str, Any], source: str) -> ModelCon
     Raises:
         StartupError: 16 for a missing or impossible value, 2 for what this engine cannot do.
     """
+    architecture = _architecture(values, source)
+    if architecture in TEXT_PARTS:
+        values, architecture = _text_part(values, source), TEXT_PARTS[architecture]
+    if architecture == "Gemma3ForCausalLM":
+        values = {**_GEMMA3_DEFAULTS, **values}
     fields = Fields(values, source)
-    architectures = values.get("architectures")
-    if not isinstance(architectures, list) or not architectures or not isinstance(architectures[0], str):
-        raise fields.wrong("architectures", "a list with the name of the model's class")
-    architecture = architectures[0]
     hidden_size, num_heads = fields.integer("hidden_size"), fields.integer("num_attention_heads")
     head_dim = fields.integer("head_dim", max(hidden_size // num_heads, 1))
     max_position = fields.integer("max_position_embeddings")
@@ -54,6 +75,24 @@ def config_from_hugging_face(values: Mapping[str, Any], source: str) -> ModelCon
     }
     own = _OWN_FACTS.get(architecture, _no_facts)(fields)
     return checked(ModelConfig(**(common | own)), source)
+
+
+def _architecture(values: Mapping[str, Any], source: str) -> str:
+    architectures = values.get("architectures")
+    if not isinstance(architectures, list) or not architectures or not isinstance(architectures[0], str):
+        raise Fields(values, source).wrong("architectures", "a list with the name of the model's class")
+    return architectures[0]
+
+
+def _text_part(values: Mapping[str, Any], source: str) -> dict[str, Any]:
+    """The configuration of the part that reads and writes text, with what the whole says for all parts."""
+    text = values.get("text_config")
+    if not isinstance(text, dict):
+        raise Fields(values, source).wrong("text_config", "an object")
+    own = {key: value for key, value in text.items() if value is not None}
+    common = {key: values[key] for key in ("dtype", "torch_dtype", "eos_token_id") if values.get(key) is not None}
+    ties = {key: values[key] for key in ("tie_word_embeddings",) if values.get(key) is not None}
+    return common | own | ties
 
 
 def _no_facts(fields: Fields) -> dict[str, Any]:

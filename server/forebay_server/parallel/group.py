@@ -6,7 +6,7 @@ import torch
 
 
 class RankGroup(Protocol):
-    """The ranks of one model. All of them call the same methods in the same order."""
+    """The ranks that share each layer. All of them call the same methods in the same order."""
 
     rank: int
     """0 to size - 1."""
@@ -18,10 +18,6 @@ class RankGroup(Protocol):
 
     def gather(self, part: torch.Tensor) -> list[torch.Tensor]:
         """On rank 0 the parts of all ranks, which have one shape; elsewhere nothing."""
-        ...
-
-    def broadcast(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Rank 0's values, on every rank; written in place elsewhere."""
         ...
 
 
@@ -38,10 +34,6 @@ class OneRank:
     def gather(self, part: torch.Tensor) -> list[torch.Tensor]:
         """See `RankGroup.gather`."""
         return [part]
-
-    def broadcast(self, tensor: torch.Tensor) -> torch.Tensor:
-        """See `RankGroup.broadcast`."""
-        return tensor
 
 
 ONE_RANK = OneRank()

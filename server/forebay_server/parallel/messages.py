@@ -1,10 +1,13 @@
 """What rank 0 tells the other ranks, and what they answer: msgpack over one socket pair for each rank."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import msgspec
+import numpy as np
 
 from forebay_server.config import EngineConfig
+from forebay_server.engine.scheduler_output import SampledToken, ScheduledRequest
 from forebay_server.errors import ExitCode, StartupError
 from forebay_server.weights.quantization import QuantizationOptions
 
@@ -16,8 +19,9 @@ class RankLaunch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     rank: int
     socket_fd: int
     """Inherited descriptor of its end of the socket pair."""
-    store_path: str
-    """The file through which the ranks find one another."""
+    store_fd: int
+    """Inherited descriptor of the file through which the ranks find one another."""
+    max_model_len: int
     options: QuantizationOptions
     """As rank 0 takes them."""
     available_bytes: int
@@ -31,8 +35,6 @@ class Join(msgspec.Struct, frozen=True, tag=True):
     """All ranks have their weights: connect to one another, and allocate the KV cache."""
 
     num_blocks: int
-    kv_dtype: str
-    max_model_len: int
 
 
 class StepPart(msgspec.Struct, frozen=True, array_like=True):
@@ -46,31 +48,45 @@ class StepPart(msgspec.Struct, frozen=True, array_like=True):
     more_block_ids: list[int]
 
 
-class ComputeStep(msgspec.Struct, frozen=True, tag=True):
-    """A `FlatBatch`."""
+class MicroBatch(msgspec.Struct, frozen=True, array_like=True):
+    """A `FlatBatch`, but for the blocks to be cleared."""
 
-    new_block_ids: list[int]
     parts: list[StepPart]
     rows: list[int]
+    logit_sizes: list[int]
+    """Logits are computed of so many of the rows at once, one after the other; none of the rows after these."""
+    requests: list[ScheduledRequest]
+    """Only for the rank that samples when that is not rank 0: the requests, in the order of the parts."""
 
 
-class ComputeLogits(msgspec.Struct, frozen=True, tag=True):
-    """Take so many hidden states from rank 0 and gather their logits there."""
+class ComputeStep(msgspec.Struct, frozen=True, tag=True):
+    """Compute these, one after the other."""
 
-    num_rows: int
+    new_block_ids: list[int]
+    micro_batches: list[MicroBatch]
 
 
-ToRank = Join | ComputeStep | ComputeLogits
+ToRank = Join | ComputeStep
 
 
 class Loaded(msgspec.Struct, frozen=True, tag=True):
     """The rank has its weights."""
 
     weight_bytes: int
+    num_blocks: int
+    """Of the KV cache that it has room for."""
 
 
 class Joined(msgspec.Struct, frozen=True, tag=True):
     """The rank is connected and has its KV cache: it waits for steps."""
+
+
+class Found(msgspec.Struct, frozen=True, tag=True):
+    """What the rank that samples has found in a micro-batch."""
+
+    tokens: dict[str, SampledToken]
+    error: str | None = None
+    """Set: no tokens, and why not. The ranks are all at the same place nevertheless."""
 
 
 class RankFailed(msgspec.Struct, frozen=True, tag=True):
@@ -100,7 +116,27 @@ class RankFailed(msgspec.Struct, frozen=True, tag=True):
         )
 
 
-FromRank = Loaded | Joined | RankFailed
+FromRank = Loaded | Joined | Found | RankFailed
+
+
+def encoder() -> msgspec.msgpack.Encoder:
+    """For messages either way; a grammar's mask goes as its bytes."""
+    return msgspec.msgpack.Encoder(enc_hook=_encode_mask)
+
+
+def decoder(kind: Any) -> "msgspec.msgpack.Decoder[Any]":
+    """For messages of a union."""
+    return msgspec.msgpack.Decoder(kind, dec_hook=_decode_mask)
+
+
+def _encode_mask(value: Any) -> Any:
+    if not isinstance(value, np.ndarray):
+        raise NotImplementedError(f"{type(value).__name__} is in no message")
+    return value.tobytes()
+
+
+def _decode_mask(kind: Any, value: Any) -> Any:
+    return np.frombuffer(value, dtype=np.uint32)
 
 
 class BlockTables:

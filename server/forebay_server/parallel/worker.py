@@ -7,22 +7,23 @@ import argparse
 import contextlib
 import logging
 import sys
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 
 import msgspec
 import torch
 
-from forebay_server.engine.device import resolve_device, resolve_dtype
+from forebay_server.engine.device import available_bytes, resolve_device, resolve_dtype, resolve_kv_dtype
 from forebay_server.engine.forward_pass import ForwardPass
-from forebay_server.engine.kv_cache import KVCacheLayout, allocate_kv_cache
+from forebay_server.engine.kv_cache import allocate_kv_cache, plan_kv_cache
 from forebay_server.errors import ExitCode, StartupError
 from forebay_server.launch import die_with_parent
-from forebay_server.parallel.forward import batch_of
+from forebay_server.parallel.connections import Connections
 from forebay_server.parallel.messages import (
     BlockTables,
-    ComputeLogits,
     ComputeStep,
+    Found,
     FromRank,
     Join,
     Joined,
@@ -30,8 +31,12 @@ from forebay_server.parallel.messages import (
     RankFailed,
     RankLaunch,
     ToRank,
+    decoder,
+    encoder,
 )
-from forebay_server.parallel.process_group import ProcessGroup
+from forebay_server.parallel.ranks import store_path
+from forebay_server.parallel.sampling import StepLostError, find_together, join_in
+from forebay_server.parallel.steps import Work, works_of_message
 from forebay_server.weights.checkpoint import open_checkpoint
 from forebay_server.weights.loader import load_model, weight_bytes
 
@@ -68,8 +73,7 @@ class _Socket:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._encoder = msgspec.msgpack.Encoder()
-        self._decoder = msgspec.msgpack.Decoder(ToRank)
+        self._encoder, self._decoder = encoder(), decoder(ToRank)
 
     def send(self, message: FromRank) -> None:
         self._connection.send_bytes(self._encoder.encode(message))
@@ -88,44 +92,73 @@ class _Rank:
 
     def __init__(self, launch: RankLaunch, socket: _Socket) -> None:
         config = launch.config
-        self._socket = socket
-        self._store_path = launch.store_path
-        self._block_size = config.block_size
+        self._launch, self._socket = launch, socket
         self._device = resolve_device(config.device, launch.rank)
         checkpoint = open_checkpoint(Path(config.model))
-        self._group = ProcessGroup(launch.rank, config.tensor_parallel_size)
+        self._connections = Connections.of(launch.rank, config)
         self._dtype = resolve_dtype(config, checkpoint.config)
-        loaded = load_model(
-            checkpoint, self._dtype, self._device, launch.available_bytes, options=launch.options, group=self._group
-        )
-        self._model = loaded.model
+        self._model = load_model(
+            checkpoint,
+            self._dtype,
+            self._device,
+            launch.available_bytes,
+            options=launch.options,
+            group=self._connections.group,
+            stage=self._connections.stage,
+        ).model
         self._tables = BlockTables()
 
     def serve(self) -> None:
         """Join the others, then compute step after step."""
-        self._socket.send(Loaded(weight_bytes(self._model)))
+        forward = self._join()
+        with torch.inference_mode():
+            while True:
+                message = self._socket.receive()
+                if not isinstance(message, ComputeStep):
+                    raise ValueError(f"{type(message).__name__} is no step")
+                for work in works_of_message(message, self._tables):
+                    self._compute(work, forward)
+
+    def _join(self) -> ForwardPass:
+        config, model = self._launch.config, self._model
+        loaded_bytes = weight_bytes(model)
+        num_sharing = config.num_ranks if self._device.type == "cpu" else 1
+        free = min(self._launch.available_bytes - loaded_bytes, available_bytes(self._device, num_sharing))
+        kv_dtype = resolve_kv_dtype(config, self._dtype)
+        layout = plan_kv_cache(config, model.cache_config, self._launch.max_model_len, kv_dtype, free)
+        self._socket.send(Loaded(loaded_bytes, layout.num_blocks))
         join = self._socket.receive()
         if not isinstance(join, Join):
             raise ValueError(f"the first message is {type(join).__name__}")
-        self._group.connect(self._store_path, self._device)
-        layout = KVCacheLayout(join.num_blocks, self._block_size, 0, getattr(torch, join.kv_dtype))
-        kv_cache = allocate_kv_cache(layout, self._model.cache_config, self._device)
-        forward = ForwardPass(self._model, kv_cache, join.max_model_len)
+        self._connections.connect(store_path(self._launch.store_fd), self._device)
+        kv_cache = allocate_kv_cache(replace(layout, num_blocks=join.num_blocks), model.cache_config, self._device)
         self._socket.send(Joined())
-        with torch.inference_mode():
-            while True:
-                self._obey(self._socket.receive(), forward)
+        return ForwardPass(model, kv_cache, self._launch.max_model_len)
 
-    def _obey(self, message: ToRank, forward: ForwardPass) -> None:
-        match message:
-            case ComputeStep():
-                forward.compute(batch_of(message, self._tables))
-            case ComputeLogits():
-                shape = (message.num_rows, self._model.config.hidden_size)
-                hidden = torch.empty(shape, dtype=self._dtype, device=self._device)
-                forward.logits(self._group.broadcast(hidden))
-            case Join():
-                raise ValueError("joined already")
+    def _compute(self, work: Work, forward: ForwardPass) -> None:
+        """Take what the stage before has computed, and give the next one, or rank 0, what comes of it."""
+        stage, link = self._connections.stage, self._connections.link
+        hidden = None
+        if not stage.is_first:
+            shape = (work.num_tokens, self._model.config.hidden_size)
+            hidden = link.receive(torch.empty(shape, dtype=self._dtype, device=self._device))
+        hidden = forward.compute(work.batch, hidden)
+        if not stage.is_last:
+            link.send(hidden)
+        elif not work.requests:
+            join_in(forward, work, hidden)
+        else:
+            self._socket.send(self._find(work, forward, hidden))
+
+    def _find(self, work: Work, forward: ForwardPass, hidden: torch.Tensor) -> Found:
+        """A request whose tokens cannot be found costs its step, and not the engine."""
+        try:
+            return Found(find_together(forward, work, hidden))
+        except (StepLostError, torch.AcceleratorError):
+            raise
+        except Exception as error:
+            logger.exception("rank %d finds no tokens in a step", self._launch.rank)
+            return Found({}, f"{type(error).__name__}: {error}")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Checkpoint: what the loader needs of any format, and how the format of a path is told."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -27,8 +27,12 @@ class Checkpoint(Protocol):
         """How a weight is stored, for people: `bfloat16`, `Q4_K`."""
         ...
 
-    def tensors(self) -> Iterator[tuple[str, LinearWeight, int]]:
-        """Read one weight after another: (name, weight, its bytes on disk). Holds one weight in memory at a time."""
+    def tensors(self, names: Container[str] | None = None) -> Iterator[tuple[str, LinearWeight, int]]:
+        """Read one weight after another: (name, weight, its bytes on disk). Holds one weight in memory at a time.
+
+        Args:
+            names: of the weights that are wanted; None: all.
+        """
         ...
 
 

@@ -1,6 +1,6 @@
 """A GGUF file as a Checkpoint: weights read one at a time, under Hugging Face names and in its layout."""
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -50,11 +50,11 @@ class GgufCheckpoint:
         """See `Checkpoint.stored_as`."""
         return self._tensors[name].quantization.name
 
-    def tensors(self) -> Iterator[tuple[str, LinearWeight, int]]:
+    def tensors(self, names: Container[str] | None = None) -> Iterator[tuple[str, LinearWeight, int]]:
         """See `Checkpoint.tensors`; a weight is in a form that holds its blocks exactly, or in float32."""
         for name, tensor in self._tensors.items():
-            weight = self._decode(tensor)
-            yield name, self._as_hugging_face(name, weight), tensor.num_bytes
+            if names is None or name in names:
+                yield name, self._as_hugging_face(name, self._decode(tensor)), tensor.num_bytes
 
     def _as_hugging_face(self, name: str, weight: LinearWeight) -> LinearWeight:
         """Undo what converters change in the numbers of some architectures."""

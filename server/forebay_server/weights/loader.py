@@ -22,8 +22,10 @@ from forebay_server.layers.weight_forms import (
     to_device,
 )
 from forebay_server.models.decoder import CausalLM
+from forebay_server.models.model_config import ModelConfig
 from forebay_server.models.registry import model_class
 from forebay_server.parallel.group import ONE_RANK, RankGroup
+from forebay_server.parallel.stages import WHOLE, Stage
 from forebay_server.weights.checkpoint import Checkpoint
 from forebay_server.weights.convert import convert, format_of, squared_error
 from forebay_server.weights.gguf_header import corrupt
@@ -76,6 +78,7 @@ def load_model(
     progress: ProgressCallback = lambda *_: None,
     options: QuantizationOptions = DEQUANTIZED,
     group: RankGroup = ONE_RANK,
+    stage: Stage = WHOLE,
 ) -> LoadedWeights:
     """Build the model of a checkpoint, or one rank's share of it, and fill it.
 
@@ -86,22 +89,17 @@ def load_model(
         available_bytes: memory that is free on that device.
         progress: called before the first and after every weight.
         options: which weights are quantized, and how.
-        group: the ranks that share the model.
+        group: the ranks that share the layers.
+        stage: which of the layers.
 
     Raises:
         StartupError: 16 when a weight is missing, unexpected or of the wrong shape; 13 when the weights do not fit; 2
             when the architecture is not supported.
     """
-    build = model_class(checkpoint.config)
-    default_dtype = torch.get_default_dtype()
-    try:
-        torch.set_default_dtype(dtype)
-        with torch.device("meta"):
-            model = build(checkpoint.config, group)
-    finally:
-        torch.set_default_dtype(default_dtype)
+    whole = _without_memory(checkpoint.config, dtype, group)
+    check_shapes(checkpoint, {name: tuple(slot.shape) for name, slot in whole.slots().items()})
+    model = whole if stage == WHOLE else _without_memory(checkpoint.config, dtype, group, stage)
     slots = model.slots()
-    check_shapes(checkpoint, {name: tuple(slot.shape) for name, slot in slots.items()})
     formats = target_formats(checkpoint, slots, options)
     need_bytes = sum(formats.get(name, PLAIN).num_bytes(_held_shape(slot), dtype) for name, slot in slots.items())
     if need_bytes > available_bytes:
@@ -128,6 +126,17 @@ def load_model(
             conversion.relative_error,
         )
     return LoadedWeights(model.eval(), conversions)
+
+
+def _without_memory(config: ModelConfig, dtype: torch.dtype, group: RankGroup, stage: Stage = WHOLE) -> CausalLM:
+    """The model, or a rank's share of it, whose parameters have sizes only."""
+    default_dtype = torch.get_default_dtype()
+    try:
+        torch.set_default_dtype(dtype)
+        with torch.device("meta"):
+            return model_class(config)(config, group, stage)
+    finally:
+        torch.set_default_dtype(default_dtype)
 
 
 def _allocate(model: torch.nn.Module, device: torch.device) -> None:
@@ -203,7 +212,7 @@ def _fill(
     conversions: dict[tuple[str, str], Conversion] = {}
     bytes_done = 0
     progress(0, checkpoint.total_bytes)
-    for name, weight, file_bytes in _read_ahead(checkpoint.tensors()):
+    for name, weight, file_bytes in _read_ahead(checkpoint.tensors(slots.keys())):
         slot = slots.get(name)
         if isinstance(slot, WeightSlot):
             target = formats[name]
@@ -223,6 +232,7 @@ def _fill(
             slot.copy_(weight if isinstance(weight, torch.Tensor) else dequantize(weight))
         bytes_done += file_bytes
         progress(bytes_done, checkpoint.total_bytes)
+    progress(checkpoint.total_bytes, checkpoint.total_bytes)  # with what other stages read
     return list(conversions.values())
 
 

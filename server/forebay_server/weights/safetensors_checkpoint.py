@@ -1,7 +1,7 @@
 """A Hugging Face folder (`config.json`, one or more safetensors files) as a Checkpoint, quantized or not."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +27,12 @@ INDEX = "model.safetensors.index.json"
 BYTES_BY_DTYPE = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
 """Of weights that are not quantized."""
 _BYTES_OF_PARTS = {"I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "F8_E4M3": 1, "F8_E5M2": 1, "BOOL": 1}
+
+
+_OTHER_SENSES = tuple(
+    f"{prefix}{part}" for prefix in ("", "model.") for part in ("vision_tower.", "multi_modal_projector.")
+)
+"""Layers of models that see images, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +71,11 @@ class SafetensorsCheckpoint:
     def stored_as(self, name: str) -> str:
         """See `Checkpoint.stored_as`."""
         weight = self._weights[name]
-        return self._headers[name].dtype if weight.layer_format is None else weight.layer_format.label
+        if weight.layer_format is not None:
+            return weight.layer_format.label
+        return self._headers[next(iter(weight.parts.values()))].dtype
 
-    def tensors(self) -> Iterator[tuple[str, LinearWeight, int]]:
+    def tensors(self, names: Container[str] | None = None) -> Iterator[tuple[str, LinearWeight, int]]:
         """See `Checkpoint.tensors`; weights that are not quantized have the dtype in which they are stored."""
         with ExitStack() as stack:
             opened = {
@@ -75,6 +83,8 @@ class SafetensorsCheckpoint:
                 for file in sorted(set(self._file_by_name.values()))
             }
             for name, weight in self._weights.items():
+                if names is not None and name not in names:
+                    continue
                 parts = {
                     part: opened[self._file_by_name[tensor]].get_tensor(tensor) for part, tensor in weight.parts.items()
                 }
@@ -96,8 +106,9 @@ class SafetensorsCheckpoint:
         """Put the tensors of the files together to weights."""
         layers: dict[str, dict[str, TensorHeader]] = {}
         for name, header in self._headers.items():
-            layer, _, part = name.rpartition(".")
-            layers.setdefault(layer, {})[part] = header
+            if not name.startswith(_OTHER_SENSES):
+                layer, _, part = name.rpartition(".")
+                layers.setdefault(layer, {})[part] = header
         for layer, parts in layers.items():
             used: set[str] = set()
             if method is not None and parts.keys() - IGNORED_PARTS:
@@ -123,7 +134,7 @@ class SafetensorsCheckpoint:
                 )
         needed = (layer_format.main, *layer_format.required, *layer_format.optional)
         names = {part: f"{layer}.{part}" for part in needed if part in parts}
-        name = f"{layer}.weight"
+        name = f"{_name_in_text(layer)}.weight"
         self.shapes[name], self.formats[name] = layer_format.describe(parts)
         self._weights[name] = StoredWeight(names, layer_format)
         return set(names)
@@ -135,8 +146,9 @@ class SafetensorsCheckpoint:
                 f"{self._file_by_name[name]}: tensor {name} is stored as {dtype}, and config.json does not say how"
                 " it is quantized"
             )
-        self.shapes[name] = self._headers[name].shape
-        self._weights[name] = StoredWeight({name.rpartition(".")[2]: name})
+        own_name = _name_in_text(name)
+        self.shapes[own_name] = self._headers[name].shape
+        self._weights[own_name] = StoredWeight({name.rpartition(".")[2]: name})
 
     def _wrong(self, layer: str, error: LayoutError) -> StartupError:
         name = f"{layer}.{error.part}"
@@ -162,6 +174,13 @@ class SafetensorsCheckpoint:
             ) from error
         except OSError as error:
             raise corrupt(file, f"cannot be read: {error}") from error
+
+
+def _name_in_text(name: str) -> str:
+    """How a weight of the text part is called in models of text alone; older and newer files wrap it differently."""
+    if name.startswith("model.language_model."):
+        return "model." + name.removeprefix("model.language_model.")
+    return name.removeprefix("language_model.")
 
 
 def _weight_files(path: Path) -> dict[str, Path]:

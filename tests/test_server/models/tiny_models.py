@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, PreTrainedModel
 
 SIZES: dict[str, Any] = {
     "vocab_size": 128,
@@ -30,8 +30,26 @@ PHI4_MINI_ROPE: dict[str, Any] = {
 }
 YARN: dict[str, Any] = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
 
+LLAMA3: dict[str, Any] = {
+    "rope_type": "llama3",
+    "rope_theta": 5e5,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
+EYES: dict[str, Any] = {
+    "hidden_size": 16,
+    "intermediate_size": 16,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "image_size": 16,
+    "patch_size": 8,
+}
+
 ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("llama", {}),
+    "llama3": ("llama", {"rope_parameters": LLAMA3, "attention_bias": True, "mlp_bias": True}),
     "mistral": ("mistral", {"sliding_window": None, "head_dim": 24}),
     "mistral window": ("mistral", {"sliding_window": 8}),
     "mixtral": ("mixtral", {"num_local_experts": 4, "num_experts_per_tok": 2}),
@@ -44,10 +62,18 @@ ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen3_moe": ("qwen3_moe", MOE | {"head_dim": 32, "norm_topk_prob": True, "mlp_only_layers": [0]}),
     "gemma2": ("gemma2", GEMMA | {"attn_logit_softcapping": 5.0, "final_logit_softcapping": 3.0}),
     "gemma3": ("gemma3_text", GEMMA | {"num_hidden_layers": 7}),
+    "gemma3 with images": (
+        "gemma3",
+        {"text_config": GEMMA | {"num_hidden_layers": 7}, "vision_config": EYES, "mm_tokens_per_image": 4},
+    ),
+    "mistral3 with images": (
+        "mistral3",
+        {"text_config": {"model_type": "mistral", "head_dim": 24}, "vision_config": EYES | {"model_type": "pixtral"}},
+    ),
     "phi3": ("phi3", {"sliding_window": 8}),
     "phi4 mini": ("phi3", {"rope_parameters": PHI4_MINI_ROPE | {"rope_theta": 10000.0}, "tie_word_embeddings": True}),
 }
-"""By name: the `model_type` of transformers, and what differs from `SIZES`."""
+"""By name: the `model_type` of transformers, and what differs from `SIZES`; in `text_config` where there is one."""
 
 
 def save_tiny(folder: Path, name: str, **changes: Any) -> tuple[Path, PreTrainedModel]:
@@ -60,9 +86,12 @@ def save_tiny(folder: Path, name: str, **changes: Any) -> tuple[Path, PreTrained
     """
     model_type, own = ARCHITECTURES[name]
     values = SIZES | own | changes
+    make: Any = AutoModelForCausalLM.from_config
+    if "text_config" in own:
+        values = {**own, "text_config": SIZES | own["text_config"] | changes}
+        make = AutoModelForImageTextToText.from_config
     config = AutoConfig.for_model(model_type, **values)
     torch.manual_seed(len(name))
-    make: Any = AutoModelForCausalLM.from_config
     model: PreTrainedModel = make(config, attn_implementation="eager", dtype=torch.float32).eval()
     with torch.no_grad():
         for parameter_name, parameter in model.named_parameters():

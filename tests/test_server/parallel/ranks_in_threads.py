@@ -40,9 +40,6 @@ class ThreadGroup:
         parts = self._all(part)
         return parts if self.rank == 0 else []
 
-    def broadcast(self, tensor: torch.Tensor) -> torch.Tensor:
-        return self._all(tensor)[0]
-
 
 def on_all_ranks(size: int, work: Callable[[ThreadGroup], Result]) -> list[Result]:
     """What `work` returns on every rank; an exception of one is raised here, and ends the others."""
