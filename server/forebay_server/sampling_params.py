@@ -59,7 +59,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
         _check(self.max_tokens >= 1, "max_tokens", self.max_tokens, "at least 1")
         _check(0 <= self.temperature <= 2, "temperature", self.temperature, "between 0 and 2")
         _check(0 < self.top_p <= 1, "top_p", self.top_p, "above 0 and at most 1")
-        _check(self.top_k >= 0, "top_k", self.top_k, "0 (all) or more")
+        _check(0 <= self.top_k < 2**31, "top_k", self.top_k, "0 (all) or more, and below 2^31")
         _check(0 <= self.min_p <= 1, "min_p", self.min_p, "between 0 and 1")
         for name in ("presence_penalty", "frequency_penalty"):
             value: float = getattr(self, name)

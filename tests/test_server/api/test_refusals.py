@@ -54,6 +54,7 @@ BAD_REQUESTS: list[tuple[str, Any, str | None]] = [
     (COMPLETIONS, {"prompt": "x", "temperature": "1"}, "temperature"),
     (COMPLETIONS, {"prompt": "x", "top_p": 0}, "top_p"),
     (COMPLETIONS, {"prompt": "x", "top_k": -2}, "top_k"),
+    (COMPLETIONS, {"prompt": "x", "top_k": 2**64}, "top_k"),
     (COMPLETIONS, {"prompt": "x", "seed": 2**64}, "seed"),
     (COMPLETIONS, {"prompt": "x", "stop": ""}, "stop"),
     (COMPLETIONS, {"prompt": "x", "stop": ["a", ""]}, "stop[1]"),
