@@ -30,11 +30,6 @@ def embeddings_router(service: Service) -> APIRouter:
     async def embeddings(body: EmbeddingBody, request: Request) -> Response:
         arrival_time = time.monotonic()
         refuse_what_is_missing(body)
-        if body.dimensions is not None:
-            raise InvalidRequestError(
-                "dimensions is not offered: this model was not trained for shorter vectors; leave it out",
-                param="dimensions",
-            )
         model = service.require_model(body.model)
         place = queue_place(request, body, service.config)
         inputs = prompt_list(body.input)

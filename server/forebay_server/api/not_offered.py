@@ -75,7 +75,10 @@ RESPONSES: Final[Fields] = {
     "return_token_ids": NotOffered((None, False), "use /v1/chat/completions"),
     "store": NotOffered((None, False), "leave it out (nothing is stored)"),
 }
-EMBEDDINGS: Final[Fields] = {"messages": NotOffered(instead="use input")}
+EMBEDDINGS: Final[Fields] = {
+    "dimensions": NotOffered(instead="leave it out (the model was not trained for shorter vectors)"),
+    "messages": NotOffered(instead="use input"),
+}
 STRUCTURED_OUTPUTS: Final[Fields] = {
     "disable_additional_properties": NotOffered((None, False), "write additionalProperties: false into the schema"),
     "disable_any_whitespace": _FLAG,

@@ -233,6 +233,17 @@ _ERRORS = {
 }
 
 
+_EVENT = {
+    "type": "object",
+    "properties": {
+        "event": {"type": "string"},
+        "data": {"type": "string", "description": "JSON, or `[DONE]` after the last event"},
+    },
+    "required": ["data"],
+    "description": "each event of the stream",
+}
+
+
 def documented(answer: type[BaseModel], *, has_body: bool = True, streams: bool = False) -> dict[int | str, Any]:
     """The `responses` of a route.
 
@@ -243,6 +254,6 @@ def documented(answer: type[BaseModel], *, has_body: bool = True, streams: bool 
     """
     whole: dict[str, Any] = {"model": answer}
     if streams:
-        whole["content"] = {"text/event-stream": {"schema": {"type": "string"}}}
+        whole["content"] = {"text/event-stream": {"schema": _EVENT}}
     codes = _ERRORS if has_body else {code: _ERRORS[code] for code in (401, 404, 503)}
     return {200: whole, **{code: {"model": ErrorAnswer, "description": told} for code, told in codes.items()}}

@@ -300,7 +300,6 @@ class EmbeddingBody(Truncated):
     model: str | None = None
     input: Prompts
     encoding_format: Literal["float", "base64"] | None = None
-    dimensions: int | None = Field(None, ge=1, description="refused: the model was not trained for shorter vectors")
     pooling: Literal["last", "mean"] | None = Field(
         None, description="which final hidden states: the last token's (default) or the mean of all"
     )
