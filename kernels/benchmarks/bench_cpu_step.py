@@ -63,12 +63,11 @@ def make_step(name: str, kind: str, variant: str, num_threads: int) -> tuple[Lla
     ]
     is_bf16 = kind == "bf16"
     head = weight(sizes.vocab_size, sizes.hidden_size, kind="bf16" if is_bf16 else "int8")
-    table = torch.randn(sizes.vocab_size, sizes.hidden_size).bfloat16() if is_bf16 else None
     shape = (num_layers, 2, MAX_SEQUENCES * BLOCKS, BLOCK_SIZE, sizes.num_kv_heads, sizes.head_dim)
     angles = torch.outer(torch.arange(512.0), 1e4 ** (-torch.arange(sizes.head_dim // 2) * 2 / sizes.head_dim))
     step = LlamaStep(
         sizes,
-        LlamaWeights(layers, ones, head, table),
+        LlamaWeights(layers, ones, head, None),
         zeros(shape, torch.bfloat16),
         torch.cat((angles.cos(), angles.sin()), dim=-1),
         max_tokens=PROMPT,

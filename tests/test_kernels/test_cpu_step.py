@@ -38,19 +38,22 @@ class Shape:
     has_bias: bool = False
     has_head_norms: bool = False
     head_group: int | None = None
-    has_table: bool = False
-    """An embedding of its own, not the rows of the head."""
+    head_kind: str = "int8"
+    table_kind: str | None = None
+    """Of an embedding of its own; None: the rows of the head."""
 
 
 SHAPES = (
     Shape(),
     Shape(heads=9, kv_heads=3, hidden=576, intermediate=1536),
     Shape(heads=6, kv_heads=1, head_dim=80, hidden=144, intermediate=100, has_bias=True),
-    Shape(heads=2, kv_heads=2, head_dim=256, has_head_norms=True, has_table=True),
+    Shape(heads=2, kv_heads=2, head_dim=256, has_head_norms=True, table_kind="bf16"),
     Shape(heads=8, kv_heads=1, head_dim=96, block_size=4),
     Shape(kind="int4", head_group=32, cache=torch.bfloat16),
-    Shape(kind="groups", has_table=True, block_size=32),
-    Shape(kind="bf16", has_table=True),
+    Shape(kind="groups", table_kind="groups", block_size=32),
+    Shape(kind="bf16", head_kind="bf16"),
+    Shape(kind="int4", head_kind="int4"),
+    Shape(kind="int4", table_kind="int4"),
     Shape(cache=torch.bfloat16),
     Shape(cache=torch.int8, head_dim=128),
 )
@@ -69,20 +72,24 @@ class Model:
             (2 * shape.intermediate, shape.hidden),
             (shape.hidden, shape.intermediate),
         )
-        self.matrices = [[self._weight(*size) for size in sizes] for _ in range(2)]
+        self.matrices = [[self._weight(*size, shape.kind) for size in sizes] for _ in range(2)]
         self.biases = [[self._bias(rows) for rows, _ in sizes] for _ in range(2)]
         self.norms = [[1 + 0.1 * self._random(shape.hidden) for _ in range(2)] for _ in range(2)]
         self.head_norms = [1 + 0.1 * self._random(shape.head_dim) for _ in range(2)] if shape.has_head_norms else None
-        self.head = quantize_int8(self._random(shape.vocab, shape.hidden), shape.head_group)
-        if shape.head_group:  # scales that float16 can hold, as it does in the packed head
-            self.head = Int8Weight(self.head.values, self.head.scales.half().float())
-        table = self._random(shape.vocab, shape.hidden).bfloat16()
-        self.table = table.float() if shape.has_table else self.head.dequantize()
+        table_size = (shape.vocab, shape.hidden)
+        self.head = self._weight(*table_size, shape.head_kind)
+        if shape.head_kind == "int8":
+            head = quantize_int8(self._random(*table_size), shape.head_group)
+            # scales of groups are those that float16 can hold, as it does in the packed head
+            self.head = Int8Weight(head.values, head.scales.half().float()) if shape.head_group else head
+        table = None if shape.table_kind is None else self._weight(*table_size, shape.table_kind)
+        looked_up = self.head if table is None else table
+        self.table = looked_up.float() if isinstance(looked_up, torch.Tensor) else looked_up.dequantize()
         angles = torch.outer(torch.arange(400.0), 0.5 ** torch.arange(shape.head_dim // 2))
         self.cos_sin = torch.cat((angles.cos(), angles.sin()), dim=-1)
-        self.step = self._make_step(table if shape.has_table else None, variant, num_threads)
+        self.step = self._make_step(table, variant, num_threads)
 
-    def _make_step(self, table: torch.Tensor | None, variant: str, num_threads: int) -> LlamaStep:
+    def _make_step(self, table: AnyWeight | None, variant: str, num_threads: int) -> LlamaStep:
         shape = self.shape
         query_norm, key_norm = self.head_norms or (None, None)
         layers = []
@@ -117,7 +124,7 @@ class Model:
                 vocab_size=shape.vocab,
                 rms_norm_eps=1e-5,
             ),
-            LlamaWeights(layers, torch.ones(shape.hidden), pack(self.head), table),
+            LlamaWeights(layers, torch.ones(shape.hidden), pack(self.head), None if table is None else pack(table)),
             cache,
             self.cos_sin,
             max_tokens=MAX_TOKENS,
@@ -132,15 +139,18 @@ class Model:
     def _bias(self, rows: int) -> torch.Tensor | None:
         return self._random(rows) if self.shape.has_bias else None
 
-    def _weight(self, rows: int, columns: int) -> AnyWeight:
+    def _weight(self, rows: int, columns: int, kind: str) -> AnyWeight:
         weight: torch.Tensor = self._random(rows, columns) / columns**0.5
-        if self.shape.kind == "bf16":
+        if kind == "bf16":
             return weight.bfloat16()
-        if self.shape.kind == "int4":
+        if kind == "int4":
             numbers = torch.randint(0, 16, (rows, columns), generator=self._generator, dtype=torch.uint8)
             scales = torch.full((rows, columns // 32), 0.25 / columns**0.5).half()
             return Int4Weight(pack_int4(numbers, 32), scales, None, None, scales * -7.5)
-        return quantize_int8(weight, 32 if self.shape.kind == "groups" else None)
+        if kind == "int8":
+            return quantize_int8(weight)
+        groups = quantize_int8(weight, 32)
+        return Int8Weight(groups.values, groups.scales.half().float())
 
     def expected(self, token_ids: list[int]) -> torch.Tensor:
         """[len(token_ids), vocab]: the logits of one sequence, in torch operators."""
@@ -261,6 +271,7 @@ def test_best_and_head_agree_with_the_logits() -> None:
 def test_the_first_of_equal_tokens_is_the_best() -> None:
     shape = replace(SHAPES[0], vocab=300)
     model = Model(shape)
+    assert isinstance(model.head, Int8Weight)
     model.head.values[200:] = model.head.values[:100]
     model.head.scales[200:] = model.head.scales[:100]
     model = _with_head(model)

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 
 from forebay_kernels.cpu.library import load_library
-from forebay_kernels.cpu.packing import PackedWeight, WeightKind
+from forebay_kernels.cpu.packing import PackedWeight
 from forebay_kernels.cpu.structures import BatchStructure, HeadBatchStructure, LayerStructure, ModelStructure
 
 Int32s = npt.NDArray[np.int32]
@@ -45,8 +45,8 @@ class LlamaWeights:
     layers: Sequence[LlamaLayerWeights]
     final_norm: torch.Tensor
     head: PackedWeight
-    embedding: torch.Tensor | None
-    """[vocab_size, hidden_size], bfloat16, contiguous; None: the rows of a head in eight bits."""
+    table: PackedWeight | None
+    """Whose rows are looked up, [vocab_size, hidden_size]; None: the head, which is tied to it."""
 
     @property
     def num_bytes(self) -> int:
@@ -55,8 +55,7 @@ class LlamaWeights:
             self.head,
             *(m for layer in self.layers for m in (layer.qkv, layer.output, layer.gate_up, layer.down)),
         ]
-        embedding = 0 if self.embedding is None else self.embedding.numel() * self.embedding.element_size()
-        return sum(matrix.num_bytes for matrix in matrices) + embedding
+        return sum(matrix.num_bytes for matrix in matrices) + (0 if self.table is None else self.table.num_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +148,7 @@ class LlamaStep:
             attention_scale=sizes.attention_scale or 1 / math.sqrt(sizes.head_dim),
             layers=layers,
             final_norm=weights.final_norm.data_ptr(),
-            embedding=None if weights.embedding is None else weights.embedding.data_ptr(),
+            embedding=(weights.table or weights.head).structure(),
             head=weights.head.structure(),
             rotary=rotary_cos_sin.data_ptr(),
             cache=kv_cache.data_ptr(),
@@ -267,5 +266,3 @@ def _check(
         or not rotary_cos_sin.is_contiguous()
     ):
         raise ValueError(f"rotary_cos_sin: expected [positions, {sizes.head_dim}] of float32")
-    if weights.embedding is None and weights.head.kind not in (WeightKind.INT8_CHANNELS, WeightKind.INT8_GROUPS):
-        raise ValueError("embedding: only a head in eight bits can be read instead")

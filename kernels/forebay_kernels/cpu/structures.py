@@ -59,7 +59,7 @@ class ModelStructure(ctypes.Structure):
         ("attention_scale", _FLOAT),
         ("layers", ctypes.POINTER(LayerStructure)),
         ("final_norm", _POINTER),
-        ("embedding", _POINTER),
+        ("embedding", WeightStructure),
         ("head", WeightStructure),
         ("rotary", _POINTER),
         ("cache", _POINTER),

@@ -8,7 +8,7 @@ import torch
 
 from forebay_kernels.cpu.arena import Arena
 from forebay_kernels.cpu.llama_step import MAX_HEAD_DIM, LlamaLayerWeights, LlamaSizes, LlamaWeights
-from forebay_kernels.cpu.packing import PackedWeight, WeightKind, pack
+from forebay_kernels.cpu.packing import PackedWeight, pack
 from forebay_kernels.int4_weights import Int4Weight
 from forebay_kernels.int8_weights import Int8Weight
 from forebay_server.layers.gated_mlp import GatedMLP
@@ -96,12 +96,11 @@ def take_weights(model: CausalLM) -> LlamaWeights:
     arena = Arena()
     with ThreadPoolExecutor(torch.get_num_threads()) as threads:
         layers = list(threads.map(lambda layer: _take_layer(layer, arena), _layers(model)))
-    table = model.embed_tokens.weights[0]
-    head = _take(model.embed_tokens if model.lm_head is None else model.lm_head, arena)
-    is_read_from_head = model.lm_head is None and head.kind in (WeightKind.INT8_CHANNELS, WeightKind.INT8_GROUPS)
-    embedding = None if is_read_from_head else arena.copy(dequantize(table).bfloat16())
-    model.embed_tokens.weights = []
-    weights = LlamaWeights(layers, _norm(model.norm), head, embedding)
+    table = _take(model.embed_tokens, arena)
+    if model.lm_head is None:
+        weights = LlamaWeights(layers, _norm(model.norm), head=table, table=None)
+    else:
+        weights = LlamaWeights(layers, _norm(model.norm), head=_take(model.lm_head, arena), table=table)
     give_memory_back()
     return weights
 

@@ -55,7 +55,7 @@ struct Model {
     float attention_scale;
     const Layer* layers;
     const float* final_norm;
-    const uint16_t* embedding;  // [vocab_size, hidden_size], bf16; null: the rows of the head
+    Weight embedding;  // of any kind; its outputs are the tokens. The head itself where the two are tied
     Weight head;
     const float* rotary;  // [positions, head_dim]: cosines, then sines
     void* cache;          // [num_layers, 2, num_blocks, block_size, num_kv_heads, head_dim]

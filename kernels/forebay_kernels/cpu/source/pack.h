@@ -56,4 +56,32 @@ inline bool pack_panels(const Unpacked& from, const int32_t* rows, int num_outpu
     return true;
 }
 
+// The weights of one output in float32: `size` inputs, without the padding. What packing has interleaved lies apart.
+inline void read_output(const Weight& weight, int output, int size, float* out) {
+    const uint8_t* words = weight.data + (output / PANEL) * panel_bytes(weight) + output % PANEL * 4;
+    constexpr int next = 4 * PANEL;  // bytes from one word of the output to the next
+    if (weight.kind == BF16) {
+        for (int i = 0; i < size; i++) {
+            uint16_t bits;
+            memcpy(&bits, words + i / 2 * next + i % 2 * 2, 2);
+            const uint32_t wide = (uint32_t)bits << 16;
+            memcpy(out + i, &wide, 4);
+        }
+        return;
+    }
+    const int64_t place = (int64_t)(output / PANEL) * num_groups(weight) * PANEL + output % PANEL;
+    for (int i = 0; i < size; i++) {
+        const int64_t of_group = place + i / weight.group * PANEL;
+        if (weight.kind == INT4_GROUPS) {
+            const int number = words[i / 8 * next + i % 4] >> (i % 8 < 4 ? 0 : 4) & 15;
+            const float scale = _cvtsh_ss(weight.scales[of_group]);
+            out[i] = number * scale + (weight.mins ? _cvtsh_ss(weight.mins[of_group]) : -8.0f * scale);
+        } else {
+            const bool is_by_channel = weight.kind == INT8_CHANNELS;
+            const float scale = is_by_channel ? weight.channel_scales[output] : _cvtsh_ss(weight.scales[of_group]);
+            out[i] = (float)(words[i / 4 * next + i % 4] - 128) * scale;
+        }
+    }
+}
+
 }  // namespace

@@ -1,27 +1,14 @@
 // The phases of a step, in the order in which data flows.
 #pragma once
 
+#include "pack.h"
 #include "step.h"
 
 namespace {
 
 void Step::embed(int row) {
     const int size = model_.hidden_size, token = batch_->token_ids[row];
-    float* out = hidden_ + (int64_t)row * size;
-    if (model_.embedding) {
-        for (int i = 0; i < size; i += 16) store(out + i, load_bf16(model_.embedding + (int64_t)token * size + i));
-        return;
-    }
-    // A row of the head: four numbers of each output lie together.
-    const uint8_t* panel = model_.head.data + (token / PANEL) * panel_bytes(model_.head) + token % PANEL * 4;
-    const int group = model_.head.kind == INT8_CHANNELS ? size : model_.head.group;
-    const uint16_t* scales = model_.head.scales + (int64_t)(token / PANEL) * num_groups(model_.head) * PANEL + token % PANEL;
-    for (int from = 0; from < size; from += group) {
-        const bool is_by_channel = model_.head.kind == INT8_CHANNELS;
-        const float scale = is_by_channel ? model_.head.channel_scales[token] : _cvtsh_ss(scales[from / group * PANEL]);
-        for (int i = from; i < from + group && i < size; i++)
-            out[i] = (float)(panel[i / 4 * 4 * PANEL + i % 4] - 128) * scale;
-    }
+    read_output(model_.embedding, token, size, hidden_ + (int64_t)row * size);
 }
 
 // The normed and quantized rows of the residual stream; `rows` picks some, null: all.
