@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from forebay_kernels.cpu.multiply import multiply, quantize
-from forebay_kernels.cpu.packing import AnyWeight, WeightKind, pack
+from forebay_kernels.cpu.packing import PANEL, AnyWeight, WeightKind, pack
 from forebay_kernels.int4_weights import Int4Weight, pack_int4
 from forebay_kernels.int8_weights import Int8Weight, quantize_int8
 from forebay_kernels.reference.cpu import quantized_linear
@@ -124,10 +124,10 @@ def test_panels_of_two_parts_take_turns() -> None:
     weight = make_weight("channels", 200, 64)
     x = torch.randn(2, 64, generator=torch.Generator().manual_seed(9))
     plain = multiply(x, pack(weight), variant=BEST)[:, :200]
-    turns = multiply(x, pack(weight, num_parts=2), variant=BEST).view(2, 2, 2, 64)  # [row, panel, part, output]
+    turns = multiply(x, pack(weight, num_parts=2), variant=BEST).view(2, 4, 2, PANEL)  # [row, panel, part, output]
     assert torch.equal(turns[:, :, 0].flatten(1)[:, :100], plain[:, :100])
     assert torch.equal(turns[:, :, 1].flatten(1)[:, :100], plain[:, 100:])
-    assert not turns[:, 1, :, 36:].any()
+    assert not turns[:, 3, :, 4:].any()
 
 
 def test_inputs_in_another_order_become_eight_bits() -> None:

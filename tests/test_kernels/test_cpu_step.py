@@ -19,7 +19,7 @@ from tests.test_kernels.cpu_library import variants
 
 VARIANTS = variants()
 BEST = VARIANTS[0]
-NUM_BLOCKS, MAX_TOKENS = 64, 200
+NUM_BLOCKS, MAX_TOKENS, POSITIONS = 96, 200, 1500
 
 
 @dataclass(frozen=True)
@@ -38,9 +38,18 @@ class Shape:
     has_bias: bool = False
     has_head_norms: bool = False
     head_group: int | None = None
+<<<<<<< HEAD
+    has_table: bool = False
+    """An embedding of its own, not the rows of the head."""
+    window: int | None = None
+    """Of the second layer."""
+    rotary_dim: int | None = None
+    """None: whole heads turn."""
+=======
     head_kind: str = "int8"
     table_kind: str | None = None
     """Of an embedding of its own; None: the rows of the head."""
+>>>>>>> origin/main
 
 
 SHAPES = (
@@ -56,6 +65,10 @@ SHAPES = (
     Shape(kind="int4", table_kind="int4"),
     Shape(cache=torch.bfloat16),
     Shape(cache=torch.int8, head_dim=128),
+    Shape(cache=torch.bfloat16, window=20),
+    Shape(cache=torch.bfloat16, window=64, kv_heads=1, head_dim=32, block_size=32),
+    Shape(window=1),
+    Shape(head_dim=64, rotary_dim=48, has_head_norms=True),
 )
 
 
@@ -64,6 +77,8 @@ class Model:
 
     def __init__(self, shape: Shape, variant: str = BEST, num_threads: int = 2) -> None:
         self.shape = shape
+        self.windows = (None, shape.window)
+        self.rotary_dim = shape.rotary_dim or shape.head_dim
         self._generator = torch.Generator().manual_seed(3)
         qkv_size = (shape.heads + 2 * shape.kv_heads) * shape.head_dim
         sizes = (
@@ -76,6 +91,14 @@ class Model:
         self.biases = [[self._bias(rows) for rows, _ in sizes] for _ in range(2)]
         self.norms = [[1 + 0.1 * self._random(shape.hidden) for _ in range(2)] for _ in range(2)]
         self.head_norms = [1 + 0.1 * self._random(shape.head_dim) for _ in range(2)] if shape.has_head_norms else None
+<<<<<<< HEAD
+        self.head = quantize_int8(self._random(shape.vocab, shape.hidden), shape.head_group)
+        if shape.head_group:  # scales that float16 can hold, as it does in the packed head
+            self.head = Int8Weight(self.head.values, self.head.scales.half().float())
+        table = self._random(shape.vocab, shape.hidden).bfloat16()
+        self.table = table.float() if shape.has_table else self.head.dequantize()
+        angles = torch.outer(torch.arange(float(POSITIONS)), 0.5 ** torch.arange(self.rotary_dim // 2))
+=======
         table_size = (shape.vocab, shape.hidden)
         self.head = self._weight(*table_size, shape.head_kind)
         if shape.head_kind == "int8":
@@ -86,6 +109,7 @@ class Model:
         looked_up = self.head if table is None else table
         self.table = looked_up.float() if isinstance(looked_up, torch.Tensor) else looked_up.dequantize()
         angles = torch.outer(torch.arange(400.0), 0.5 ** torch.arange(shape.head_dim // 2))
+>>>>>>> origin/main
         self.cos_sin = torch.cat((angles.cos(), angles.sin()), dim=-1)
         self.step = self._make_step(table, variant, num_threads)
 
@@ -93,7 +117,7 @@ class Model:
         shape = self.shape
         query_norm, key_norm = self.head_norms or (None, None)
         layers = []
-        for matrices, biases, norms in zip(self.matrices, self.biases, self.norms, strict=True):
+        for matrices, biases, norms, window in zip(self.matrices, self.biases, self.norms, self.windows, strict=True):
             packed = [
                 pack(matrix, bias, num_parts=2 if index == 2 else 1)
                 for index, (matrix, bias) in enumerate(zip(matrices, biases, strict=True))
@@ -109,6 +133,7 @@ class Model:
                     down=down,
                     query_norm=query_norm,
                     key_norm=key_norm,
+                    window=window,
                 )
             )
         cache_shape = (2, 2, NUM_BLOCKS, shape.block_size, shape.kv_heads, shape.head_dim)
@@ -158,7 +183,7 @@ class Model:
         residual = self.table[token_ids]
         positions = torch.arange(len(token_ids))
         query_size, key_size = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
-        for matrices, biases, norms in zip(self.matrices, self.biases, self.norms, strict=True):
+        for matrices, biases, norms, window in zip(self.matrices, self.biases, self.norms, self.windows, strict=True):
             qkv = linear(rms_norm(residual, norms[0], 1e-5), matrices[0], biases[0])
             query, key, value = (
                 part.reshape(len(token_ids), -1, shape.head_dim)
@@ -169,9 +194,11 @@ class Model:
                     rms_norm(x.flatten(0, 1), norm, 1e-5).view_as(x)
                     for x, norm in zip((query, key), self.head_norms, strict=True)
                 )
-            query, key = rotary(query.contiguous(), key.contiguous(), positions, self.cos_sin)
+            turned = rotary(query[..., : self.rotary_dim], key[..., : self.rotary_dim], positions, self.cos_sin)
+            query = torch.cat((turned[0], query[..., self.rotary_dim :]), dim=-1)
+            key = torch.cat((turned[1], key[..., self.rotary_dim :]), dim=-1)
             key, value = self._cached(key), self._cached(value)
-            attended = attend(query, key, value, shape.head_dim**-0.5, 0, 0.0)
+            attended = attend(query, key, value, shape.head_dim**-0.5, window or 0, 0.0)
             residual = residual + linear(attended.flatten(1), matrices[1], biases[1])
             gate, up = linear(rms_norm(residual, norms[1], 1e-5), matrices[2], biases[2]).chunk(2, dim=1)
             residual = residual + linear(torch.nn.functional.silu(gate) * up, matrices[3], biases[3])
@@ -246,13 +273,33 @@ def test_neither_cuts_nor_company_change_a_row(shape: Shape) -> None:
     assert torch.equal(model.step.logits(decodes)[1], whole[0])
 
 
+def test_several_spans_of_keys_are_put_together() -> None:
+    """Longer contexts than the spans that decodes share out, the later ones of which are longer."""
+    model = Model(replace(SHAPES[0], cache=torch.bfloat16, window=900))
+    length = 80 + MAX_TOKENS * 6
+    tokens = [token % 131 for token in tokens_of(length, 5)]
+    for start in range(0, length, MAX_TOKENS):
+        last = model.step.logits(long_batch(tokens[start : start + MAX_TOKENS], start))
+    wanted = model.expected(tokens)[-1]
+    assert (last[0] - wanted).norm() / wanted.norm() < 0.04
+    alone = model.step.logits(long_batch(tokens[-1:], length - 1))
+    assert torch.equal(alone, last)
+
+
+def long_batch(tokens: list[int], context_len: int) -> StepBatch:
+    """One sequence over all blocks, the last first."""
+    arrays = (tokens, [0, len(tokens)], [context_len], range(NUM_BLOCKS)[::-1], [0], [len(tokens) - 1])
+    return StepBatch(*(np.array(values, dtype=np.int32) for values in arrays))
+
+
 def test_threads_and_variants_change_nothing() -> None:
-    tokens = tokens_of(90)
+    tokens = tokens_of(190)
     results = []
     for variant in VARIANTS:
         for num_threads in (1, 2, 3):
             model = Model(SHAPES[0], variant, num_threads)
             results.append(model.step.logits(batch_of(model, (tokens, 0, 0), ([4], 0, 1))))
+            assert torch.equal(model.step.logits(batch_of(model, (tokens[-1:], len(tokens) - 1, 0)))[0], results[0][0])
     assert all(torch.equal(result, results[0]) for result in results)
 
 
@@ -304,7 +351,7 @@ def test_no_wanted_rows_and_no_tokens() -> None:
         {"token_ids": np.array([1, 131], dtype=np.int32)},
         {"token_ids": np.array([1, -1], dtype=np.int32)},
         {"blocks": np.array([NUM_BLOCKS], dtype=np.int32)},
-        {"context_lens": np.array([399], dtype=np.int32)},
+        {"context_lens": np.array([POSITIONS - 1], dtype=np.int32)},
         {"starts": np.array([0, 1], dtype=np.int32)},
         {"wanted_rows": np.array([2], dtype=np.int32)},
     ],

@@ -36,6 +36,8 @@ class LlamaLayerWeights:
     query_norm: torch.Tensor | None = None
     """[head_dim]: Qwen 3 norms each head's query and key."""
     key_norm: torch.Tensor | None = None
+    window: int | None = None
+    """Keys up to its own that a token sees; None: all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +102,10 @@ class LlamaStep:
     Args:
         sizes: of the model.
         weights: packed; kept.
-        kv_cache: [num_layers, 2, num_blocks, block_size, num_kv_heads, head_dim]: float32, bfloat16 or int8.
-        rotary_cos_sin: [num_positions, head_dim], float32, contiguous: cosines, then sines.
+        kv_cache: [num_layers, 2, num_blocks, block_size, num_kv_heads, head_dim]: float32, bfloat16 or int8. Where a
+            number lies within a block is the step's affair (`source/cache.h`).
+        rotary_cos_sin: [num_positions, rotary_dim], float32, contiguous: cosines, then sines; the other numbers of a
+            head do not turn.
         max_tokens: rows of a step at most.
         num_threads: that compute, the caller's among them.
         variant: of the library.
@@ -144,6 +148,7 @@ class LlamaStep:
             max_tokens=max_tokens,
             num_threads=num_threads,
             num_positions=rotary_cos_sin.shape[0],
+            rotary_dim=rotary_cos_sin.shape[1],
             eps=sizes.rms_norm_eps,
             attention_scale=sizes.attention_scale or 1 / math.sqrt(sizes.head_dim),
             layers=layers,
@@ -233,6 +238,7 @@ def _layer(layer: LlamaLayerWeights) -> LayerStructure:
         output=layer.output.structure(),
         gate_up=layer.gate_up.structure(),
         down=layer.down.structure(),
+        window=layer.window or 0,
     )
 
 
@@ -262,7 +268,17 @@ def _check(
         )
     if (
         rotary_cos_sin.dtype != torch.float32
-        or rotary_cos_sin.shape[1] != sizes.head_dim
+        or rotary_cos_sin.shape[1] % 16
+        or rotary_cos_sin.shape[1] > sizes.head_dim
         or not rotary_cos_sin.is_contiguous()
     ):
+<<<<<<< HEAD
+        raise ValueError(
+            f"rotary_cos_sin: expected [positions, a multiple of 16 up to {sizes.head_dim}] of float32, "
+            f"got {tuple(rotary_cos_sin.shape)} of {rotary_cos_sin.dtype}"
+        )
+    if weights.embedding is None and weights.head.kind not in (WeightKind.INT8_CHANNELS, WeightKind.INT8_GROUPS):
+        raise ValueError("embedding: only a head in eight bits can be read instead")
+=======
         raise ValueError(f"rotary_cos_sin: expected [positions, {sizes.head_dim}] of float32")
+>>>>>>> origin/main

@@ -1,4 +1,4 @@
-"""Weights as the C++ library reads them: panels of 64 outputs, in which the same few inputs of all outputs adjoin."""
+"""Weights as the C++ library reads them: panels of 32 outputs, in which the same few inputs of all outputs adjoin."""
 
 import ctypes
 from dataclasses import dataclass
@@ -12,8 +12,11 @@ from forebay_kernels.cpu.structures import UnpackedStructure, WeightStructure
 from forebay_kernels.int4_weights import Int4Weight, chunk_of, pack_int4, unpack_int4
 from forebay_kernels.int8_weights import Int8Weight, quantize_int8
 
-PANEL = 64
-"""Outputs of a panel; outputs and inputs are padded with zeros to multiples of it."""
+PANEL = 32
+"""Outputs of a panel."""
+
+MOST_GROUP = 64
+"""Inputs that share a scale at most; outputs and inputs are padded with zeros to multiples of it."""
 
 AnyWeight = Int8Weight | Int4Weight | torch.Tensor
 """A weight, [out_features, in_features]; a tensor in any float dtype is computed with in bfloat16."""
@@ -89,18 +92,18 @@ def pack(
     arena = arena or Arena()
     out_features, in_features = _shape(weight)
     rows = _panel_rows(out_features, num_parts)
-    num_inputs = -(-in_features // PANEL) * PANEL
+    num_inputs = -(-in_features // MOST_GROUP) * MOST_GROUP
     channel_scales = scales = mins = None
-    group = PANEL
+    group = MOST_GROUP
     if isinstance(weight, Int8Weight):
         kind, numbers, chunk, bits = WeightKind.INT8_CHANNELS, weight.values, 0, 8
         if weight.scales.shape[1] == 1:
             channel_scales = arena.copy(_take(weight.scales.float(), rows, 1).flatten())
         else:
-            kind, group = WeightKind.INT8_GROUPS, min(PANEL, weight.group_size)
+            kind, group = WeightKind.INT8_GROUPS, min(MOST_GROUP, weight.group_size)
             scales = arena.copy(_group_panels(weight.scales, rows, num_inputs // group))
     elif isinstance(weight, Int4Weight):
-        kind, group = WeightKind.INT4_GROUPS, min(PANEL, weight.group_size)
+        kind, group = WeightKind.INT4_GROUPS, min(MOST_GROUP, weight.group_size)
         numbers, chunk, bits = weight.packed, chunk_of(weight.group_size), 4
         scales = arena.copy(_group_panels(weight.scales, rows, num_inputs // group))
         if weight.mins is not None:
@@ -137,9 +140,9 @@ def _known(weight: AnyWeight) -> AnyWeight:
         return weight
     if group_size in (32, 64):
         return weight
-    if group_size % PANEL:
+    if group_size % MOST_GROUP:
         return quantize_int8(weight.dequantize())
-    repeats = group_size // PANEL
+    repeats = group_size // MOST_GROUP
     scales = weight.scales.repeat_interleave(repeats, dim=1)
     if isinstance(weight, Int8Weight):
         return Int8Weight(weight.values, scales)
@@ -147,7 +150,7 @@ def _known(weight: AnyWeight) -> AnyWeight:
     mins = None if weight.mins is None else weight.mins.repeat_interleave(repeats, dim=1)
     # Chunks of 64 and of 128 hold their numbers in another order.
     numbers = unpack_int4(weight.packed, group_size)
-    return Int4Weight(pack_int4(numbers, PANEL), scales, zeros, None, mins)
+    return Int4Weight(pack_int4(numbers, MOST_GROUP), scales, zeros, None, mins)
 
 
 def _shape(weight: AnyWeight) -> tuple[int, int]:
@@ -161,7 +164,7 @@ def _shape(weight: AnyWeight) -> tuple[int, int]:
 def _panel_rows(out_features: int, num_parts: int) -> torch.Tensor:
     """[num_outputs]: which row of the weight each output is; out_features: padding."""
     size = out_features // num_parts
-    padded = -(-size // PANEL) * PANEL
+    padded = -(-size // MOST_GROUP) * MOST_GROUP
     rows = torch.arange(padded).expand(num_parts, -1)
     rows = torch.where(rows < size, rows + torch.arange(num_parts).unsqueeze(1) * size, out_features).contiguous()
     return rows.view(num_parts, -1, PANEL).transpose(0, 1).flatten()

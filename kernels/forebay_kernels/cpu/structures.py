@@ -35,6 +35,8 @@ class LayerStructure(ctypes.Structure):
         ("output", WeightStructure),
         ("gate_up", WeightStructure),
         ("down", WeightStructure),
+        ("window", _INT),
+        ("padding", _INT),
     ]
 
 
@@ -55,6 +57,7 @@ class ModelStructure(ctypes.Structure):
         ("max_tokens", _INT),
         ("num_threads", _INT),
         ("num_positions", _INT),
+        ("rotary_dim", _INT),
         ("eps", _FLOAT),
         ("attention_scale", _FLOAT),
         ("layers", ctypes.POINTER(LayerStructure)),

@@ -20,13 +20,8 @@ from forebay_server.models.decoder import CausalLM, DecoderLayer
 from forebay_server.weights.loader import give_memory_back
 
 
-def why_not(model: CausalLM, max_model_len: int) -> str | None:
-    """What the C++ step cannot do with this model; None: it runs it.
-
-    Args:
-        model: with its weights.
-        max_model_len: longest request: a sliding window that is no shorter changes nothing.
-    """
+def why_not(model: CausalLM, _max_model_len: int) -> str | None:
+    """What the C++ step cannot do with this model and its weights; None: it runs it."""
     kind = type(model)
     if kind.forward is not CausalLM.forward or kind.embed is not CausalLM.embed:
         return "the architecture computes more than the step knows"
@@ -35,14 +30,14 @@ def why_not(model: CausalLM, max_model_len: int) -> str | None:
     if model.config.hidden_size % 16 or model.config.head_dim % 16 or model.config.head_dim > MAX_HEAD_DIM:
         return "hidden_size or head_dim is no multiple of 16, or a head is too large"
     for layer in _layers(model):
-        reason = _why_not_layer(layer, max_model_len)
+        reason = _why_not_layer(layer)
         if reason is not None:
             return reason
     head = model.embed_tokens if model.lm_head is None else model.lm_head
     return next((reason for reason in map(_why_not_linear, [*_linears(model), head]) if reason is not None), None)
 
 
-def _why_not_layer(layer: torch.nn.Module, max_model_len: int) -> str | None:
+def _why_not_layer(layer: torch.nn.Module) -> str | None:
     if type(layer).forward is not DecoderLayer.forward or not isinstance(layer, DecoderLayer):
         return "layers compute more than the step knows"
     attention, mlp = layer.self_attn, layer.mlp
@@ -50,10 +45,8 @@ def _why_not_layer(layer: torch.nn.Module, max_model_len: int) -> str | None:
         return "attention or feed-forward part compute more than the step knows"
     if mlp.activation != "silu":
         return f"the activation is {mlp.activation}"
-    if attention.rotary_dim != attention.head_dim:
-        return "a part of each head does not turn"
-    if attention.window is not None and attention.window < max_model_len:
-        return "attention has a sliding window"
+    if attention.rotary_dim % 16:
+        return "the part of each head that turns is no multiple of 16"
     if attention.soft_cap is not None:
         return "attention has a soft cap"
     return None
@@ -116,6 +109,7 @@ def _take_layer(layer: DecoderLayer, arena: Arena) -> LlamaLayerWeights:
         down=_take(mlp.down_proj, arena),
         query_norm=None if attention.q_norm is None else _norm(attention.q_norm),
         key_norm=None if attention.k_norm is None else _norm(attention.k_norm),
+        window=attention.window,
     )
 
 

@@ -1,247 +1,211 @@
-// Causal attention over the paged cache. Keys are taken 64 at a time, from position 0 on, for one token and for many:
-// what a token gets depends on the tokens before it alone, not on how its prompt was cut or who is computed with it.
+// Causal attention over the paged cache. Keys are taken 128 at a time, in spans that begin at fixed positions, for one
+// token and for many: what a token gets depends on the tokens before it alone, not on how its prompt was cut, who is
+// computed with it, or which threads took which spans.
 #pragma once
 
-#include "rows.h"
+#include "product.h"
 
 namespace {
 
-constexpr int KEYS = 64;           // that one tile holds
-constexpr int QUERY_ROWS = 96;     // queries of one item of work, about
-constexpr int MAX_HEAD_DIM = 256;
+constexpr int QUERY_ROWS = 96;   // queries of one item of work, about
+constexpr int FEW_QUERIES = 2 * QUERY_TILE;  // so few are not worth making floats of keys and values first
+constexpr int SPAN = KEYS;       // keys of the shortest spans
+constexpr int SPANS_BEFORE = 8;  // a span is no longer than an eighth of what lies before it: few spans, even shares
 
-// The cache of one layer.
-struct LayerCache {
-    int kind, block_size, num_kv_heads, head_dim;
-    uint8_t* part[2];   // keys, values: [num_blocks, block_size, num_kv_heads, head_dim]
-    float* scales[2];   // [num_blocks, block_size, num_kv_heads]
+// Where the span that begins at `first` ends.
+inline int span_end(int first) {
+    int length = SPAN;
+    while (length * 2 * SPANS_BEFORE <= first) length *= 2;
+    return first + length;
+}
 
-    int64_t slot(const int32_t* blocks, int position) const {
-        return (int64_t)blocks[position / block_size] * block_size + position % block_size;
+// Where span `index` begins.
+inline int span_start(int index) {
+    int first = 0;
+    for (int i = 0; i < index; i++) first = span_end(first);
+    return first;
+}
+
+// Spans that begin before `num_keys`.
+inline int num_spans(int num_keys) {
+    int count = 0;
+    for (int first = 0; first < num_keys; first = span_end(first)) count++;
+    return count;
+}
+
+// What some queries found in some keys: the weights are relative to the largest score, and sums not yet divided. Behind
+// it there is memory for SLACK more numbers, so that 16 rows can be read from each on.
+struct Found {
+    static constexpr int SLACK = 16;
+    float* sums;     // [rows, head_dim]
+    float* largest;  // [rows]
+    float* totals;   // [rows]: of the weights
+
+    static int64_t floats(int rows, int head_dim) { return (int64_t)rows * (head_dim + 2); }
+
+    Found(float* memory, int rows, int head_dim)
+        : sums(memory), largest(sums + (int64_t)rows * head_dim), totals(largest + rows) {}
+
+    void clear(int rows, int head_dim) const {
+        memset(sums, 0, sizeof(float) * rows * head_dim);
+        for (int row = 0; row < rows; row++) {
+            largest[row] = -INFINITY;
+            totals[row] = 0.0f;
+        }
+    }
+
+    // Take in what rows [first, end) found elsewhere.
+    void add(const Found& other, int first, int end, int head_dim) const {
+        for (int begin = first; begin < end; begin += 16) {
+            const F16 before = load(largest + begin), found = load(other.largest + begin), top = max(before, found);
+            alignas(64) float tops[16], factors[16], other_factors[16];
+            store(tops, top);
+            store(factors, exp2(before - top));
+            store(other_factors, exp2(found - top));
+            for (int row = begin; row < end && row < begin + 16; row++) {
+                const float factor = factors[row - begin], other_factor = other_factors[row - begin];
+                totals[row] = totals[row] * factor + other.totals[row] * other_factor;
+                largest[row] = tops[row - begin];
+                for (int i = row * head_dim; i < (row + 1) * head_dim; i += 16)
+                    store(sums + i, fma(load(sums + i), set1(factor), load(other.sums + i) * set1(other_factor)));
+            }
+        }
+    }
+
+    void divide(int rows, int head_dim) const {
+        for (int row = 0; row < rows; row++) {
+            const F16 factor = set1(1.0f / totals[row]);
+            for (int i = row * head_dim; i < (row + 1) * head_dim; i += 16) store(sums + i, load(sums + i) * factor);
+        }
     }
 };
-
-inline LayerCache layer_cache(const Model& model, int layer) {
-    const int64_t slots = (int64_t)model.num_blocks * model.block_size * model.num_kv_heads;
-    const int64_t item = model.cache_kind == CACHE_FLOAT32 ? 4 : model.cache_kind == CACHE_BF16 ? 2 : 1;
-    LayerCache cache{model.cache_kind, model.block_size, model.num_kv_heads, model.head_dim, {}, {}};
-    for (int i = 0; i < 2; i++) {
-        cache.part[i] = (uint8_t*)model.cache + (2 * layer + i) * slots * model.head_dim * item;
-        cache.scales[i] = model.cache_scales + (model.cache_scales ? (2 * layer + i) * slots : 0);
-    }
-    return cache;
-}
-
-inline void write_cached(const LayerCache& cache, int part, int64_t slot, int head, const float* x) {
-    const int64_t row = slot * cache.num_kv_heads + head, at = row * cache.head_dim;
-    if (cache.kind == CACHE_FLOAT32) {
-        memcpy((float*)cache.part[part] + at, x, sizeof(float) * cache.head_dim);
-    } else if (cache.kind == CACHE_BF16) {
-        uint16_t* out = (uint16_t*)cache.part[part] + at;
-        for (int i = 0; i < cache.head_dim; i++) out[i] = to_bf16(x[i]);
-    } else {
-        F16 largest = set1(0.0f);
-        for (int i = 0; i < cache.head_dim; i += 16) largest = max_bits(largest, magnitude_bits(load(x + i)));
-        const float magnitude = reduce_max_bits(largest);
-        const F16 inverse = set1(magnitude > 1e-30f ? 127.0f / magnitude : 0.0f);
-        int8_t* out = (int8_t*)cache.part[part] + at;
-        for (int i = 0; i < cache.head_dim; i += 16) store_int8(out + i, to_int(load(x + i) * inverse));
-        cache.scales[part][row] = magnitude / 127.0f;
-    }
-}
-
-inline F16 load_cached(const LayerCache& cache, int part, int64_t row, int from) {
-    const int64_t at = row * cache.head_dim + from;
-    if (cache.kind == CACHE_FLOAT32) return load((const float*)cache.part[part] + at);
-    if (cache.kind == CACHE_BF16) return load_bf16((const uint16_t*)cache.part[part] + at);
-    return to_float(load_int8((const int8_t*)cache.part[part] + at)) * set1(cache.scales[part][row]);
-}
-
-// Keys [first, first + count) of a sequence, transposed: [head_dim, KEYS]. Columns from count on are not keys.
-inline void load_keys(const LayerCache& cache, const int32_t* blocks, int head, int first, int count, float* keys) {
-    for (int key = 0; key < count; key += 16) {
-        int64_t rows[16];
-        for (int j = 0; j < 16; j++) {
-            const int position = first + (key + j < count ? key + j : count - 1);
-            rows[j] = cache.slot(blocks, position) * cache.num_kv_heads + head;
-        }
-        int from = 0;
-        for (; cache.kind == CACHE_BF16 && from + 32 <= cache.head_dim; from += 32) {
-            F16 tile[16];
-            for (int j = 0; j < 16; j++)
-                tile[j] = load((const float*)((const uint16_t*)cache.part[0] + rows[j] * cache.head_dim + from));
-            store_transposed_bf16(tile, keys + from * KEYS + key, KEYS);
-        }
-        for (; from < cache.head_dim; from += 16) {
-            F16 tile[16];
-            for (int j = 0; j < 16; j++) tile[j] = load_cached(cache, 0, rows[j], from);
-            store_transposed(tile, keys + from * KEYS + key, KEYS);
-        }
-    }
-}
-
-// Values [first, first + count): [count, head_dim].
-inline void load_values(const LayerCache& cache, const int32_t* blocks, int head, int first, int count, float* values) {
-    for (int j = 0; j < count; j++) {
-        const int64_t row = cache.slot(blocks, first + j) * cache.num_kv_heads + head;
-        for (int from = 0; from < cache.head_dim; from += 16)
-            store(values + j * cache.head_dim + from, load_cached(cache, 1, row, from));
-    }
-}
-
-// c += a b for ROWS rows and SIXTEENS * 16 columns, in the order of the inner dimension.
-template <int ROWS, int SIXTEENS>
-inline __attribute__((always_inline)) void add_product(const float* a, int stride_a, const float* b, int stride_b,
-                                                        int inner, float* c, int stride_c) {
-    Registers<F16, ROWS * SIXTEENS> sums;
-    repeat<ROWS>([&](auto m) INLINE_LAMBDA {
-        repeat<SIXTEENS>([&](auto n) INLINE_LAMBDA {
-            at<m * SIXTEENS + n>(sums) = load(c + m * stride_c + n * 16);
-        });
-    });
-    for (int k = 0; k < inner; k++) {
-        Registers<F16, SIXTEENS> row;
-        repeat<SIXTEENS>([&](auto n) INLINE_LAMBDA {
-            at<n>(row) = load(b + k * stride_b + n * 16);
-        });
-        repeat<ROWS>([&](auto m) INLINE_LAMBDA {
-            const F16 factor = set1(a[m * stride_a + k]);
-            repeat<SIXTEENS>([&](auto n) INLINE_LAMBDA {
-                at<m * SIXTEENS + n>(sums) = fma(factor, at<n>(row), at<m * SIXTEENS + n>(sums));
-            });
-        });
-    }
-    repeat<ROWS>([&](auto m) INLINE_LAMBDA {
-        repeat<SIXTEENS>([&](auto n) INLINE_LAMBDA {
-            store(c + m * stride_c + n * 16, at<m * SIXTEENS + n>(sums));
-        });
-    });
-}
-
-template <int ROWS>
-__attribute__((noinline)) void add_product_rows(const float* a, int stride_a, const float* b, int stride_b, int inner,
-                                                int columns, float* c, int stride_c) {
-    int n = 0;
-    for (; n + 16 * TILE_SIXTEENS <= columns; n += 16 * TILE_SIXTEENS)
-        add_product<ROWS, TILE_SIXTEENS>(a, stride_a, b + n, stride_b, inner, c + n, stride_c);
-    for (; n < columns; n += 16) add_product<ROWS, 1>(a, stride_a, b + n, stride_b, inner, c + n, stride_c);
-}
-
-inline void add_product_of(const float* a, int stride_a, const float* b, int stride_b, int rows, int inner, int columns,
-                           float* c, int stride_c) {
-    using Function = void (*)(const float*, int, const float*, int, int, int, float*, int);
-#if defined(__AVX512F__)
-    constexpr Function functions[] = {add_product_rows<1>, add_product_rows<2>, add_product_rows<3>,
-                                      add_product_rows<4>, add_product_rows<5>, add_product_rows<6>};
-#else
-    constexpr Function functions[] = {add_product_rows<1>, add_product_rows<2>};
-#endif
-    const int num_tiles = (rows + TILE_ROWS - 1) / TILE_ROWS;
-    for (int tile = 0, done = 0; tile < num_tiles; tile++) {
-        const int size = (rows - done + num_tiles - tile - 1) / (num_tiles - tile);
-        functions[size - 1](a + done * stride_a, stride_a, b, stride_b, inner, columns, c + done * stride_c, stride_c);
-        done += size;
-    }
-}
 
 // What one thread needs for one item of work, for up to `rows` queries.
 struct AttentionScratch {
     float* keys;     // [head_dim, KEYS]
     float* values;   // [KEYS, head_dim]
     float* queries;  // [rows, head_dim], times scale times log2(e)
-    float* sums;     // [rows, head_dim]
     float* scores;   // [rows, KEYS]
-    float* largest;  // [rows]
-    float* totals;   // [rows]
+    float* largest;  // [rows], and so many more that 16 can be read from each on
+    float* factors;  // the same
+    Found all, span;
 
     static int64_t floats(int rows, int head_dim) {
-        return (int64_t)2 * KEYS * head_dim + (int64_t)rows * (2 * head_dim + KEYS + 2);
+        return (int64_t)2 * KEYS * head_dim + (int64_t)rows * (head_dim + KEYS + 2) + 2 * 16 +
+               2 * Found::floats(rows, head_dim) + Found::SLACK;
     }
 
-    AttentionScratch(float* memory, int rows, int head_dim) {
-        keys = memory;
-        values = keys + KEYS * head_dim;
-        queries = values + KEYS * head_dim;
-        sums = queries + (int64_t)rows * head_dim;
-        scores = sums + (int64_t)rows * head_dim;
-        largest = scores + (int64_t)rows * KEYS;
-        totals = largest + rows;
-    }
+    AttentionScratch(float* memory, int rows, int head_dim)
+        : keys(memory), values(keys + KEYS * head_dim), queries(values + KEYS * head_dim),
+          scores(queries + (int64_t)rows * head_dim), largest(scores + (int64_t)rows * KEYS),
+          factors(largest + rows + 16), all(factors + rows + 16, rows, head_dim),
+          span(all.sums + Found::floats(rows, head_dim), rows, head_dim) {}
+};
 
-    // The same without the first rows.
-    AttentionScratch skip(int rows, int head_dim) const {
-        AttentionScratch rest = *this;
-        rest.queries += rows * head_dim;
-        rest.sums += rows * head_dim;
-        rest.scores += rows * KEYS;
-        rest.largest += rows;
-        rest.totals += rows;
-        return rest;
+// The queries of an item: `group` heads of each of the tokens at positions [start, start + num_tokens) see one key head,
+// and of it the `window` keys up to their own.
+struct Queries {
+    const int32_t* blocks;
+    int head, start, num_tokens, group, window;
+
+    int first_key() const { return start - window + 1 > 0 ? start - window + 1 : 0; }
+    int num_keys() const { return start + num_tokens; }
+    // The keys from `from` on.
+    Tile tile(int from) const { return {blocks, head, from, num_keys() - from < KEYS ? num_keys() - from : KEYS}; }
+    // The tokens that see any of keys [first, end).
+    int first_token(int first) const { return first > start ? first - start : 0; }
+    int end_token(int end) const {
+        const int64_t token = (int64_t)end - 1 + window - start;
+        return token < num_tokens ? (int)token : num_tokens;
     }
 };
 
-// Turn a row's scores into weights in place, and what was summed so far to the new largest score.
-inline void update_softmax(const AttentionScratch& s, int row, int num_seen, int head_dim) {
-    float* scores = s.scores + row * KEYS;
-    F16 score[KEYS / 16];
-    F16 largest = set1(s.largest[row]);
-    for (int n = 0; n < KEYS / 16; n++) {
-        const F16 column = to_float(iota() + set1((int32_t)(n * 16)));
-        score[n] = where_less(column, set1((float)num_seen), load(scores + n * 16), set1(-INFINITY));
-        largest = max(largest, score[n]);
+// Turn scores into weights in place, in so many sixteens of columns. Of row i of `rows`, from first_row on, keys
+// [first, first + count) of the window are seen. s.factors becomes what earlier sums must be multiplied with.
+inline void update_softmax(const Queries& q, int first, int first_row, int rows, int sixteens, const Found& found,
+                           const AttentionScratch& s) {
+    float* old_largest = found.largest + first_row;
+    for (int row = 0; row < rows; row++) {
+        const int position = q.start + (first_row + row) / q.group;
+        const int from = position - q.window + 1 - first, to = position + 1 - first;
+        float* scores = s.scores + row * KEYS;
+        F16 top = set1(old_largest[row]);
+        for (int n = 0; n < sixteens; n++) {
+            F16 score = load(scores + n * 16);
+            if (from > n * 16 || to < n * 16 + 16) {
+                const F16 column = to_float(iota() + set1((int32_t)(n * 16)));
+                score = where_less(column, set1((float)to), score, set1(-INFINITY));
+                score = where_less(column, set1((float)from), set1(-INFINITY), score);
+                store(scores + n * 16, score);
+            }
+            top = max(top, score);
+        }
+        s.largest[row] = reduce_max(top);
     }
-    const float new_largest = reduce_max(largest);
-    F16 total = set1(0.0f);
-    for (int n = 0; n < KEYS / 16; n++) {
-        const F16 weight = exp2(score[n] - set1(new_largest));
-        store(scores + n * 16, weight);
-        total = total + weight;
+    for (int row = 0; row < rows; row += 16)
+        store(s.factors + row, exp2(load(old_largest + row) - load(s.largest + row)));
+    for (int row = 0; row < rows; row++) {
+        float* scores = s.scores + row * KEYS;
+        const F16 top = set1(s.largest[row]);
+        F16 total = set1(0.0f);
+        for (int n = 0; n < sixteens; n++) {
+            const F16 weight = exp2(load(scores + n * 16) - top);
+            store(scores + n * 16, weight);
+            total = total + weight;
+        }
+        found.totals[first_row + row] = found.totals[first_row + row] * s.factors[row] + reduce_add(total);
+        old_largest[row] = s.largest[row];
     }
-    const float factor = reduce_max(exp2(set1(s.largest[row] - new_largest)));
-    s.totals[row] = s.totals[row] * factor + reduce_add(total);
-    s.largest[row] = new_largest;
-    if (factor != 1.0f)
-        for (int i = 0; i < head_dim; i += 16) store(s.sums + row * head_dim + i, load(s.sums + row * head_dim + i) * set1(factor));
 }
 
-// What keys [first, first + count) of one head add to the rows' softmax.
-inline void attend_tile(const LayerCache& cache, const int32_t* blocks, int head, int start, int num_tokens, int group,
-                        int first, int count, const AttentionScratch& s) {
-    const int head_dim = cache.head_dim, rows = num_tokens * group;
-    load_keys(cache, blocks, head, first, count, s.keys);
-    load_values(cache, blocks, head, first, count, s.values);
-    // Tokens before the tile see nothing of it.
-    const int skipped = first > start ? (first - start) * group : 0;
-    float* scores = s.scores + skipped * KEYS;
-    memset(scores, 0, sizeof(float) * (rows - skipped) * KEYS);
-    add_product_of(s.queries + skipped * head_dim, head_dim, s.keys, KEYS, rows - skipped, head_dim,
-                   (count + 15) / 16 * 16, scores, KEYS);
-    for (int row = skipped; row < rows; row++) update_softmax(s, row, start + row / group - first + 1, head_dim);
-    add_product_of(scores, KEYS, s.values, head_dim, rows - skipped, count, head_dim, s.sums + skipped * head_dim,
-                   head_dim);
+// Add what the queries find in a tile of a span to `found`. `next` is the tile that is read after it.
+inline void attend_tile(const LayerCache& cache, const Queries& q, const Tile& tile, const Tile& next, const Found& found,
+                        const AttentionScratch& s) {
+    const int head_dim = cache.head_dim, first_row = q.first_token(tile.first) * q.group;
+    const int rows = q.end_token(tile.first + tile.count) * q.group - first_row, sixteens = (tile.count + 15) / 16;
+    if (rows <= 0) return;
+    const float* queries = s.queries + (int64_t)first_row * head_dim;
+    float* sums = found.sums + (int64_t)first_row * head_dim;
+    // Four sixteens take little longer than one: where there are more than one, four.
+    const int columns = sixteens % 4 == 1 ? sixteens * 16 : (sixteens + 3) / 4 * 64;
+    if (cache.is_direct() && rows <= FEW_QUERIES) {
+        const Bundles keys(cache, 0, tile), next_keys(cache, 0, next);
+        multiply_floats(queries, head_dim, KeyColumns{keys, next_keys}, rows, head_dim, columns, nullptr, s.scores, KEYS);
+        update_softmax(q, tile.first, first_row, rows, sixteens, found, s);
+        const Bundles values(cache, 1, tile), next_values(cache, 1, next);
+        multiply_floats(s.scores, KEYS, ValueRows{values, next_values, head_dim}, rows, tile.count, head_dim, s.factors,
+                        sums, head_dim);
+    } else {
+        load_keys(cache, q.blocks, q.head, tile.first, tile.count, s.keys);
+        multiply_floats(queries, head_dim, FloatRows{s.keys, KEYS}, rows, head_dim, columns, nullptr, s.scores, KEYS);
+        update_softmax(q, tile.first, first_row, rows, sixteens, found, s);
+        load_values(cache, q.blocks, q.head, tile.first, tile.count, s.values);
+        multiply_floats(s.scores, KEYS, FloatRows{s.values, head_dim}, rows, tile.count, head_dim, s.factors, sums,
+                        head_dim);
+    }
 }
 
-// Attend from num_tokens tokens at positions [start, start + num_tokens), `group` heads each, to num_heads key heads from
-// `head` on: one tile of all heads after the other, because they lie together. s.queries is filled, head by head; on
-// return s.sums holds the results.
-inline void attend(const LayerCache& cache, const int32_t* blocks, int head, int num_heads, int start, int num_tokens,
-                   int group, const AttentionScratch& s) {
-    const int head_dim = cache.head_dim, rows = num_tokens * group, num_keys = start + num_tokens;
-    memset(s.sums, 0, sizeof(float) * num_heads * rows * head_dim);
-    for (int row = 0; row < num_heads * rows; row++) {
-        s.largest[row] = -INFINITY;
-        s.totals[row] = 0.0f;
+// `found` becomes what the queries find in the span [first, end). `next` is the tile that is read after all of theirs.
+inline void attend_span(const LayerCache& cache, const Queries& q, int first, int end, const Tile& next,
+                        const Found& found, const AttentionScratch& s) {
+    found.clear(q.num_tokens * q.group, cache.head_dim);
+    for (int key = first; key < end && key < q.num_keys(); key += KEYS)
+        if (key + KEYS > q.first_key()) {
+            const Tile tile = q.tile(key), following = key + KEYS < q.num_keys() ? q.tile(key + KEYS) : next;
+            attend_tile(cache, q, tile, following.count ? following : tile, found, s);
+        }
+}
+
+// s.all becomes what the queries find in all keys that they see, divided.
+inline void attend(const LayerCache& cache, const Queries& q, const Tile& next, const AttentionScratch& s) {
+    s.all.clear(q.num_tokens * q.group, cache.head_dim);
+    for (int first = 0, end; first < q.num_keys(); first = end) {
+        end = span_end(first);
+        if (end <= q.first_key()) continue;
+        attend_span(cache, q, first, end, next, s.span, s);
+        s.all.add(s.span, q.first_token(first) * q.group, q.end_token(end) * q.group, cache.head_dim);
     }
-    for (int first = 0; first < num_keys; first += KEYS) {
-        const int count = num_keys - first < KEYS ? num_keys - first : KEYS;
-        for (int i = 0; i < num_heads; i++)
-            attend_tile(cache, blocks, head + i, start, num_tokens, group, first, count, s.skip(i * rows, head_dim));
-    }
-    for (int row = 0; row < num_heads * rows; row++) {
-        const F16 factor = set1(1.0f / s.totals[row]);
-        for (int i = 0; i < head_dim; i += 16)
-            store(s.sums + row * head_dim + i, load(s.sums + row * head_dim + i) * factor);
-    }
+    s.all.divide(q.num_tokens * q.group, cache.head_dim);
 }
 
 }  // namespace

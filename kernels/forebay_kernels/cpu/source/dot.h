@@ -13,13 +13,14 @@ constexpr int32_t EXCESS = 128;
 constexpr int32_t EXCESS = 0;
 #endif
 
-// Rows and sixteens of outputs that are computed together, by the number of registers.
+// Rows that are computed together with a panel; whether there are registers for the sums of the groups beside those of
+// the products.
 #if defined(__AVX512F__)
-constexpr int TILE_ROWS = 6;
-constexpr int TILE_SIXTEENS = 4;
+constexpr int TILE_ROWS = 7;
+constexpr bool SUMS_IN_REGISTERS = true;
 #else
 constexpr int TILE_ROWS = 2;
-constexpr int TILE_SIXTEENS = 2;
+constexpr bool SUMS_IN_REGISTERS = false;
 #endif
 
 // Four bytes of activations, repeated; 64 bytes of weights, of 16 outputs.
@@ -37,6 +38,7 @@ inline Bytes repeat4(const int8_t* p) {
 inline Bytes load_weights(const uint8_t* p) { return {_mm512_loadu_si512(p)}; }
 inline Bytes low_nibbles(Bytes a) { return {_mm512_and_si512(a.v, _mm512_set1_epi8(15))}; }
 inline Bytes high_nibbles(Bytes a) { return {_mm512_and_si512(_mm512_srli_epi16(a.v, 4), _mm512_set1_epi8(15))}; }
+inline void store_number(uint8_t* p, Bytes a) { _mm512_storeu_si512(p, a.v); }
 // As assembly: GCC 12 takes the intrinsic for a function that may look at memory, and keeps all sums there.
 inline I16 dot(I16 sum, Bytes weights, Bytes x) {
     asm("vpdpbusd %2, %1, %0" : "+v"(sum.v) : "v"(weights.v), "v"(x.v));
@@ -67,6 +69,13 @@ inline Bytes high_nibbles(Bytes a) {
     return {_mm256_and_si256(_mm256_srli_epi16(a.lo, 4), mask), _mm256_and_si256(_mm256_srli_epi16(a.hi, 4), mask)};
 }
 
+// Where `dot` takes off 128, they are there first.
+inline void store_number(uint8_t* p, Bytes a) {
+    const __m256i offset = _mm256_set1_epi8((char)(EXCESS ? 0 : 0x80));
+    _mm256_storeu_si256((__m256i*)p, _mm256_or_si256(a.lo, offset));
+    _mm256_storeu_si256((__m256i*)(p + 32), _mm256_or_si256(a.hi, offset));
+}
+
 #if defined(__AVXVNNI__)
 
 inline I16 dot(I16 sum, Bytes weights, Bytes x) {
@@ -94,5 +103,16 @@ inline I16 dot_nibbles(I16 sum, Bytes weights, Bytes x) {
 
 #endif
 #endif
+
+// 64 bytes for each 8 inputs of 16 outputs become 128: the numbers as `dot` wants them, so that a product is theirs.
+inline void unpack_nibbles(const uint8_t* from, int64_t bytes, uint8_t* to) {
+    constexpr int PANEL_BYTES = 2 * 64;  // of four inputs
+    for (int64_t i = 0; i < bytes; i += PANEL_BYTES, to += 2 * PANEL_BYTES)
+        for (int b = 0; b < PANEL_BYTES; b += 64) {
+            const Bytes packed = load_weights(from + i + b);
+            store_number(to + b, low_nibbles(packed));
+            store_number(to + PANEL_BYTES + b, high_nibbles(packed));
+        }
+}
 
 }  // namespace

@@ -13,7 +13,7 @@ enum WeightKind : int32_t {
 
 enum CacheKind : int32_t { CACHE_FLOAT32 = 0, CACHE_BF16 = 1, CACHE_INT8 = 2 };
 
-// Panels of 64 outputs: all inputs of one panel lie together. num_outputs and num_inputs are multiples of 64, padded with zeros.
+// Panels of 32 outputs: all inputs of one panel lie together. num_outputs and num_inputs are multiples of 64, padded with zeros.
 struct Weight {
     int32_t kind;
     int32_t group;  // inputs that share a scale of the activations (and of the weight, where it has groups)
@@ -21,7 +21,7 @@ struct Weight {
     int32_t num_inputs;
     const uint8_t* data;
     const float* channel_scales;  // [num_outputs], INT8_CHANNELS
-    const uint16_t* scales;       // [panels][groups][64], float16
+    const uint16_t* scales;       // [panels][groups][32], float16
     const uint16_t* mins;         // as scales; null: -8 scales for 4 bits, -128 for 8 (that is: symmetric)
     const float* bias;            // [num_outputs] or null
 };
@@ -35,6 +35,8 @@ struct Layer {
     Weight output;
     Weight gate_up;  // panels of gate and up in turn
     Weight down;
+    int32_t window;  // keys up to its own that a token sees; 0: all
+    int32_t padding;
 };
 
 struct Model {
@@ -51,15 +53,16 @@ struct Model {
     int32_t max_tokens;  // rows of a step at most
     int32_t num_threads;
     int32_t num_positions;  // rows of `rotary`
+    int32_t rotary_dim;     // numbers of a head that turn
     float eps;
     float attention_scale;
     const Layer* layers;
     const float* final_norm;
     Weight embedding;  // of any kind; its outputs are the tokens. The head itself where the two are tied
     Weight head;
-    const float* rotary;  // [positions, head_dim]: cosines, then sines
-    void* cache;          // [num_layers, 2, num_blocks, block_size, num_kv_heads, head_dim]
-    float* cache_scales;  // the same without head_dim, for CACHE_INT8
+    const float* rotary;  // [positions, rotary_dim]: cosines, then sines
+    void* cache;          // [num_layers, 2, num_blocks, num_kv_heads, block_size * head_dim]; see cache.h
+    float* cache_scales;  // [num_layers, 2, num_blocks, num_kv_heads, block_size], for CACHE_INT8
 };
 
 struct Batch {

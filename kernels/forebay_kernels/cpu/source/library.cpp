@@ -37,14 +37,17 @@ EXPORTED void forebay_destroy_step(void* step) {
 // Quantize rows of x, [rows, in_features], for a weight: values [rows, num_inputs], scales and sums [rows, groups].
 EXPORTED int32_t forebay_quantize(const Weight* weight, const float* x, int32_t rows, int32_t in_features, int8_t* values,
                                   float* scales, int32_t* sums) {
-    const Activations out{values, scales, sums, nullptr};
-    auto* row = static_cast<float*>(allocate((in_features + PANEL) * sizeof(float)));
-    for (int i = 0; row && i < rows; i++) {
+    auto* starts = static_cast<int32_t*>(allocate(sizeof(int32_t) * rows * num_groups(*weight)));
+    const Activations out{values, scales, sums, starts, nullptr};
+    auto* row = static_cast<float*>(allocate(weight->num_inputs * sizeof(float)));
+    const bool is_whole = row && starts;
+    for (int i = 0; is_whole && i < rows; i++) {
         memcpy(row, x + (int64_t)i * in_features, sizeof(float) * in_features);
         quantize_row(*weight, row, in_features, i, out);
     }
     free(row);
-    return row ? 0 : -1;
+    free(starts);
+    return is_whole ? 0 : -1;
 }
 
 // out, [rows, num_outputs], = x times the weight's transpose; -1 where there is no memory.
@@ -61,7 +64,7 @@ EXPORTED int32_t forebay_multiply(const Weight* weight, const float* x, float* o
     };
     auto* memory = aligned_alloc(64, (sizeof(Job) + 63) / 64 * 64);
     const int64_t inputs = (int64_t)weight->num_inputs * rows;
-    auto* bytes = static_cast<int8_t*>(allocate(inputs * 3 + inputs / 4));
+    auto* bytes = static_cast<int8_t*>(allocate(inputs * 3 + inputs * 3 / 8));
     if (!memory || !bytes) {
         free(memory);
         free(bytes);
@@ -71,17 +74,18 @@ EXPORTED int32_t forebay_multiply(const Weight* weight, const float* x, float* o
     job->weight = weight, job->x = x, job->out = out, job->rows = rows, job->in_features = in_features;
     auto* scales = reinterpret_cast<float*>(bytes + inputs);
     auto* sums = reinterpret_cast<int32_t*>(bytes + inputs + inputs / 8);
-    job->quantized = {bytes, scales, sums, reinterpret_cast<uint16_t*>(bytes + inputs + inputs / 4)};
+    auto* starts = reinterpret_cast<int32_t*>(bytes + inputs + inputs / 4);
+    job->quantized = {bytes, scales, sums, starts, reinterpret_cast<uint16_t*>(bytes + inputs + inputs * 3 / 8)};
     job->pool.run(
-        [](void* context, int) {
+        [](void* context, int thread) {
             Job& job = *static_cast<Job*>(context);
             auto* scratch = static_cast<float*>(allocate((job.weight->num_inputs + ITEM_ROWS * PANEL) * sizeof(float)));
-            for (int row; (row = job.pool.next()) < job.rows;) {
+            for (int row; (row = job.pool.next(thread, job.rows)) >= 0;) {
                 memcpy(scratch, job.x + (int64_t)row * job.in_features, sizeof(float) * job.in_features);
                 quantize_row(*job.weight, scratch, job.in_features, row, job.quantized);
             }
             job.pool.barrier();
-            for (int panel; (panel = job.pool.next()) < job.weight->num_outputs / PANEL;)
+            for (int panel; (panel = job.pool.next(thread, job.weight->num_outputs / PANEL)) >= 0;)
                 for (int row = 0; row < job.rows; row += ITEM_ROWS) {
                     const int size = job.rows - row < ITEM_ROWS ? job.rows - row : ITEM_ROWS;
                     multiply_panel(*job.weight, panel, job.quantized, row, size, scratch);
@@ -112,13 +116,18 @@ EXPORTED int64_t forebay_read(const uint8_t* bytes, int64_t num_bytes, int32_t n
     auto* job = new (memory) Job(num_threads);
     job->bytes = bytes, job->num_bytes = num_bytes;
     job->pool.run(
-        [](void* context, int) {
+        [](void* context, int thread) {
             Job& job = *static_cast<Job*>(context);
             constexpr int64_t piece = 1 << 18;
+            const int num_pieces = (int)((job.num_bytes + piece - 1) / piece);
             I16 sum = set1((int32_t)0);
-            for (int64_t i; (i = job.pool.next() * piece) < job.num_bytes;)
-                for (int64_t k = i; k + 64 <= job.num_bytes && k < i + piece; k += 64)
+            for (int i; (i = job.pool.next(thread, num_pieces)) >= 0;) {
+                const int64_t left = job.num_bytes - i * piece;
+                for (int64_t k = i * piece, end = k + (left < piece ? left : piece); k + 64 <= end; k += 64) {
+                    prefetch(job.bytes + k + AHEAD_BYTES, 64);
                     sum = sum + as_int(load((const float*)(job.bytes + k)));
+                }
+            }
             job.sum += reduce_add(sum);
         },
         job);

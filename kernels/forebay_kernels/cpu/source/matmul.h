@@ -2,20 +2,30 @@
 // number of rows: a row gives the same bits alone and in company.
 #pragma once
 
+#include <utility>
+
 #include "dot.h"
 #include "interface.h"
 
 namespace {
 
-constexpr int PANEL = 64;  // outputs that lie together
+constexpr int PANEL = 32;  // outputs that lie together
+constexpr int SIXTEENS = PANEL / 16;
 
 // Quantized activations: row m has num_inputs numbers from values + m * num_inputs on.
 struct Activations {
     int8_t* values;
-    float* scales;   // [rows, groups]
-    int32_t* sums;   // [rows, groups]: of the quantized numbers
-    uint16_t* bf16;  // instead of the three above, for weights in BF16
+    float* scales;    // [rows, groups]
+    int32_t* sums;    // [rows, groups]: of the quantized numbers
+    int32_t* starts;  // [rows, groups]: what dots with the weight begin with
+    uint16_t* bf16;   // instead of all these, for weights in BF16
 };
+
+// Weights are stored with so much too much: what a dot begins with, for each unit of the activations' sum.
+inline int32_t start_of(const Weight& weight) {
+    if (weight.kind == INT4_GROUPS) return weight.mins ? 0 : -8;
+    return -EXCESS;
+}
 
 inline int num_groups(const Weight& weight) { return weight.num_inputs / weight.group; }
 
@@ -24,154 +34,164 @@ inline int64_t panel_bytes(const Weight& weight) {
     return weight.kind == INT4_GROUPS ? numbers / 2 : weight.kind == BF16 ? numbers * 2 : numbers;
 }
 
-// Add groups [first, last) of ROWS rows and SIXTEENS * 16 outputs to sums, [rows, 64].
-template <int KIND, int ROWS, int SIXTEENS>
-inline __attribute__((always_inline)) void add_tile(const Weight& weight, int panel, int sixteen, const Activations& x,
-                                                     int row, int first, int last, float* sums) {
-    const int groups = num_groups(weight), group = weight.group;
-    const uint8_t* data = weight.data + panel * panel_bytes(weight) + sixteen * 64;
+// Inputs [first, last) of one panel, in the units of its kind: groups, or pairs of inputs for BF16.
+struct Piece {
+    const Weight& weight;
+    int panel, first, last;
+    const uint8_t* data;  // where input 0 would be
+    bool is_streamed;     // whether it is read once: then the memory is to be asked ahead
+};
+
+constexpr int AHEAD_BYTES = 4096;  // that weights are asked for before their use: a fifth faster than without
+
+inline void prefetch(const uint8_t* first, int64_t bytes) {
+    for (int64_t i = 0; i < bytes; i += 64) prefetch(first + i);
+}
+
+// Sums of ROWS rows and a panel's outputs, in memory: [rows, PANEL].
+template <int ROWS>
+struct RowSums {
+    Registers<F16, ROWS * SIXTEENS> sums;
+
+    inline __attribute__((always_inline)) void load_from(const float* memory) {
+        repeat<ROWS * SIXTEENS>([&](auto i) INLINE_LAMBDA {
+            at<i>(sums) = load(memory + i * 16);
+        });
+    }
+    inline __attribute__((always_inline)) void store_to(float* memory) {
+        repeat<ROWS * SIXTEENS>([&](auto i) INLINE_LAMBDA {
+            store(memory + i * 16, at<i>(sums));
+        });
+    }
+};
+
+// Add a piece's groups for rows [row, row + ROWS) to sums: two numbers a byte or one, scales of groups or of channels.
+template <bool IS_PACKED, bool HAS_GROUPS, int ROWS>
+__attribute__((noinline)) void add_tile(const Piece& piece, const Activations& x, int row, float* memory) {
+    const Weight& weight = piece.weight;
+    const int groups = num_groups(weight), group = weight.group, group_bytes = group * PANEL / (IS_PACKED ? 2 : 1);
     const int8_t* values = x.values + (int64_t)row * weight.num_inputs;
     const float* scales = x.scales + (int64_t)row * groups;
     const int32_t* x_sums = x.sums + (int64_t)row * groups;
-    for (int g = first; g < last; g++) {
+    const int32_t* starts = x.starts + (int64_t)row * groups;
+    RowSums<ROWS> total;
+    if constexpr (SUMS_IN_REGISTERS) total.load_from(memory);
+    for (int g = piece.first; g < piece.last; g++) {
+        const uint8_t* bytes = piece.data + (int64_t)g * group_bytes;
+        if (piece.is_streamed) prefetch(bytes + AHEAD_BYTES, group_bytes);
         Registers<I16, ROWS * SIXTEENS> dots;
         repeat<ROWS>([&](auto m) INLINE_LAMBDA {
-            const I16 start = KIND == INT4_GROUPS ? set1((int32_t)0) : set1((int32_t)(-EXCESS * x_sums[m * groups + g]));
+            const I16 start = set1(starts[m * groups + g]);
             repeat<SIXTEENS>([&](auto b) INLINE_LAMBDA {
                 at<m * SIXTEENS + b>(dots) = start;
             });
         });
-        if constexpr (KIND == INT4_GROUPS) {
-            const uint8_t* bytes = data + (int64_t)g * group * (PANEL / 2);
-            for (int k = 0; k < group; k += 8, bytes += 4 * PANEL) {
-                Registers<Bytes, SIXTEENS> w;
+        Registers<Bytes, SIXTEENS> w;
+        const auto add_four = [&](int k) INLINE_LAMBDA {
+            repeat<ROWS>([&](auto m) INLINE_LAMBDA {
+                const Bytes four = repeat4(values + (int64_t)m * weight.num_inputs + g * group + k);
                 repeat<SIXTEENS>([&](auto b) INLINE_LAMBDA {
-                    at<b>(w) = low_nibbles(load_weights(bytes + b * 64));
+                    I16& sum = at<m * SIXTEENS + b>(dots);
+                    sum = IS_PACKED ? dot_nibbles(sum, at<b>(w), four) : dot(sum, at<b>(w), four);
                 });
-                repeat<ROWS>([&](auto m) INLINE_LAMBDA {
-                    const Bytes four = repeat4(values + (int64_t)m * weight.num_inputs + g * group + k);
-                    repeat<SIXTEENS>([&](auto b) INLINE_LAMBDA {
-                        at<m * SIXTEENS + b>(dots) = dot_nibbles(at<m * SIXTEENS + b>(dots), at<b>(w), four);
-                    });
-                });
+            });
+        };
+        for (int k = 0; k < group; k += IS_PACKED ? 8 : 4, bytes += 4 * PANEL) {
+            repeat<SIXTEENS>([&](auto b) INLINE_LAMBDA {
+                at<b>(w) = load_weights(bytes + b * 64);
+                if constexpr (IS_PACKED) at<b>(w) = low_nibbles(at<b>(w));
+            });
+            add_four(k);
+            if constexpr (IS_PACKED) {
                 repeat<SIXTEENS>([&](auto b) INLINE_LAMBDA {
                     at<b>(w) = high_nibbles(load_weights(bytes + b * 64));
                 });
-                repeat<ROWS>([&](auto m) INLINE_LAMBDA {
-                    const Bytes four = repeat4(values + (int64_t)m * weight.num_inputs + g * group + k + 4);
-                    repeat<SIXTEENS>([&](auto b) INLINE_LAMBDA {
-                        at<m * SIXTEENS + b>(dots) = dot_nibbles(at<m * SIXTEENS + b>(dots), at<b>(w), four);
-                    });
-                });
-            }
-        } else {
-            const uint8_t* bytes = data + (int64_t)g * group * PANEL;
-            for (int k = 0; k < group; k += 4, bytes += 4 * PANEL) {
-                Registers<Bytes, SIXTEENS> w;
-                repeat<SIXTEENS>([&](auto b) INLINE_LAMBDA {
-                    at<b>(w) = load_weights(bytes + b * 64);
-                });
-                repeat<ROWS>([&](auto m) INLINE_LAMBDA {
-                    const Bytes four = repeat4(values + (int64_t)m * weight.num_inputs + g * group + k);
-                    repeat<SIXTEENS>([&](auto b) INLINE_LAMBDA {
-                        at<m * SIXTEENS + b>(dots) = dot(at<m * SIXTEENS + b>(dots), at<b>(w), four);
-                    });
-                });
+                add_four(k + 4);
             }
         }
-        const int64_t place = ((int64_t)panel * groups + g) * PANEL + sixteen * 16;
+        const int64_t place = ((int64_t)piece.panel * groups + g) * PANEL;
+        if constexpr (!SUMS_IN_REGISTERS) total.load_from(memory);
         repeat<SIXTEENS>([&](auto b) INLINE_LAMBDA {
-            F16 weight_scale, weight_min;
-            if constexpr (KIND != INT8_CHANNELS) weight_scale = load_fp16(weight.scales + place + b * 16);
-            if constexpr (KIND == INT4_GROUPS)
-                weight_min = weight.mins ? load_fp16(weight.mins + place + b * 16) : weight_scale * set1(-8.0f);
+            F16 weight_scale;
+            if constexpr (HAS_GROUPS) weight_scale = load_fp16(weight.scales + place + b * 16);
             repeat<ROWS>([&](auto m) INLINE_LAMBDA {
-                float* out = sums + m * PANEL + (sixteen + b) * 16;
-                const float scale = scales[m * groups + g];
-                F16 sum = load(out);
-                if constexpr (KIND == INT8_CHANNELS) {
-                    sum = fma(to_float(at<m * SIXTEENS + b>(dots)), set1(scale), sum);
-                } else {
-                    sum = fma(to_float(at<m * SIXTEENS + b>(dots)), weight_scale * set1(scale), sum);
-                    if constexpr (KIND == INT4_GROUPS)
-                        sum = fma(weight_min, set1(scale * (float)x_sums[m * groups + g]), sum);
-                }
-                store(out, sum);
+                F16& sum = at<m * SIXTEENS + b>(total.sums);
+                const F16 scale = set1(scales[m * groups + g]);
+                sum = fma(to_float(at<m * SIXTEENS + b>(dots)), HAS_GROUPS ? weight_scale * scale : scale, sum);
             });
         });
+        if (HAS_GROUPS && weight.mins)
+            repeat<SIXTEENS>([&](auto b) INLINE_LAMBDA {
+                const F16 min = load_fp16(weight.mins + place + b * 16);
+                repeat<ROWS>([&](auto m) INLINE_LAMBDA {
+                    F16& sum = at<m * SIXTEENS + b>(total.sums);
+                    sum = fma(min, set1(scales[m * groups + g] * (float)x_sums[m * groups + g]), sum);
+                });
+            });
+        if constexpr (!SUMS_IN_REGISTERS) total.store_to(memory);
     }
+    if constexpr (SUMS_IN_REGISTERS) total.store_to(memory);
 }
 
-// BF16: the same for pairs of inputs [first, last).
-template <int ROWS, int SIXTEENS>
-inline __attribute__((always_inline)) void add_bf16_tile(const Weight& weight, int panel, int sixteen,
-                                                          const Activations& x, int row, int first, int last,
-                                                          float* sums) {
-    const uint8_t* data = weight.data + panel * panel_bytes(weight) + sixteen * 64;
-    const uint16_t* values = x.bf16 + (int64_t)row * weight.num_inputs;
-    Registers<F16, ROWS * SIXTEENS> sum;
-    repeat<ROWS>([&](auto m) INLINE_LAMBDA {
-        repeat<SIXTEENS>([&](auto b) INLINE_LAMBDA {
-            at<m * SIXTEENS + b>(sum) = load(sums + m * PANEL + (sixteen + b) * 16);
-        });
-    });
-    for (int k = first; k < last; k++) {
-        const uint8_t* bytes = data + (int64_t)k * 4 * PANEL;
+// BF16: the same for pairs of inputs.
+template <int ROWS>
+__attribute__((noinline)) void add_bf16_tile(const Piece& piece, const Activations& x, int row, float* memory) {
+    const uint16_t* values = x.bf16 + (int64_t)row * piece.weight.num_inputs;
+    RowSums<ROWS> total;
+    total.load_from(memory);
+    for (int k = piece.first; k < piece.last; k++) {
+        const uint8_t* bytes = piece.data + (int64_t)k * 4 * PANEL;
+        if (piece.is_streamed) prefetch(bytes + AHEAD_BYTES, 4 * PANEL);
         Registers<int32_t, ROWS> two;
         repeat<ROWS>([&](auto m) INLINE_LAMBDA {
-            memcpy(&at<m>(two), values + (int64_t)m * weight.num_inputs + 2 * k, 4);
+            memcpy(&at<m>(two), values + (int64_t)m * piece.weight.num_inputs + 2 * k, 4);
         });
         repeat<SIXTEENS>([&](auto b) INLINE_LAMBDA {
-#if defined(__AVX512BF16__)
             const F16 pairs = load((const float*)(bytes + b * 64));
+#if defined(__AVX512BF16__)
             repeat<ROWS>([&](auto m) INLINE_LAMBDA {
                 const I16 both = set1(at<m>(two));
-                asm("vdpbf16ps %2, %1, %0" : "+v"(at<m * SIXTEENS + b>(sum).v) : "v"(both.v), "v"(pairs.v));
+                asm("vdpbf16ps %2, %1, %0" : "+v"(at<m * SIXTEENS + b>(total.sums).v) : "v"(both.v), "v"(pairs.v));
             });
 #else
-            const F16 pairs = load((const float*)(bytes + b * 64));
             const F16 even = as_float(shift_left(as_int(pairs), 16)), odd = keep_high(pairs);
             repeat<ROWS>([&](auto m) INLINE_LAMBDA {
                 const I16 both = set1(at<m>(two));
-                at<m * SIXTEENS + b>(sum) = fma(keep_high(as_float(both)), odd, at<m * SIXTEENS + b>(sum));
-                at<m * SIXTEENS + b>(sum) = fma(as_float(shift_left(both, 16)), even, at<m * SIXTEENS + b>(sum));
+                F16& sum = at<m * SIXTEENS + b>(total.sums);
+                sum = fma(keep_high(as_float(both)), odd, sum);
+                sum = fma(as_float(shift_left(both, 16)), even, sum);
             });
 #endif
         });
     }
-    repeat<ROWS>([&](auto m) INLINE_LAMBDA {
-        repeat<SIXTEENS>([&](auto b) INLINE_LAMBDA {
-            store(sums + m * PANEL + (sixteen + b) * 16, at<m * SIXTEENS + b>(sum));
-        });
-    });
+    total.store_to(memory);
 }
 
-template <int KIND, int ROWS>
-__attribute__((noinline)) void add_rows(const Weight& weight, int panel, int sixteen, int sixteens, const Activations& x,
-                                        int row, int first, int last, float* sums) {
-    for (int end = sixteen + sixteens; sixteen < end; sixteen += TILE_SIXTEENS) {
-        if constexpr (KIND == BF16) {
-            add_bf16_tile<ROWS, TILE_SIXTEENS>(weight, panel, sixteen, x, row, first, last, sums);
-        } else {
-            add_tile<KIND, ROWS, TILE_SIXTEENS>(weight, panel, sixteen, x, row, first, last, sums);
-        }
+using AddTile = void (*)(const Piece&, const Activations&, int, float*);
+
+// The functions for 1, 2, ... TILE_ROWS rows.
+template <int KIND, int... I>
+inline AddTile tile_of(int rows, std::integer_sequence<int, I...>) {
+    if constexpr (KIND == BF16) {
+        static constexpr AddTile functions[] = {add_bf16_tile<I + 1>...};
+        return functions[rows - 1];
+    } else {
+        static constexpr AddTile functions[] = {add_tile<KIND == INT4_GROUPS, KIND != INT8_CHANNELS, I + 1>...};
+        return functions[rows - 1];
     }
 }
 
+// Add a piece for rows [row, row + rows) to sums. What is read next, `ahead`, is asked for in equal shares.
 template <int KIND>
-inline void add_block(const Weight& weight, int panel, const Activations& x, int row, int rows, int first, int last,
-                      float* sums) {
-    using Function = void (*)(const Weight&, int, int, int, const Activations&, int, int, int, float*);
-#if defined(__AVX512F__)
-    constexpr Function functions[] = {add_rows<KIND, 1>, add_rows<KIND, 2>, add_rows<KIND, 3>,
-                                      add_rows<KIND, 4>, add_rows<KIND, 5>, add_rows<KIND, 6>};
-#else
-    constexpr Function functions[] = {add_rows<KIND, 1>, add_rows<KIND, 2>};
-#endif
+inline void add_piece(const Piece& piece, const Activations& x, int row, int rows, const uint8_t* ahead,
+                      int64_t ahead_bytes, float* sums) {
     const int num_tiles = (rows + TILE_ROWS - 1) / TILE_ROWS;
     for (int tile = 0, done = 0; tile < num_tiles; tile++) {
+        const int64_t asked = ahead_bytes * tile / num_tiles;
+        prefetch(ahead + asked, ahead_bytes * (tile + 1) / num_tiles - asked);
         const int size = (rows - done + num_tiles - tile - 1) / (num_tiles - tile);
-        functions[size - 1](weight, panel, 0, PANEL / 16, x, row + done, first, last, sums + done * PANEL);
+        const AddTile function = tile_of<KIND>(size, std::make_integer_sequence<int, TILE_ROWS>{});
+        function(piece, x, row + done, sums + done * PANEL);
         done += size;
     }
 }
@@ -180,18 +200,34 @@ constexpr int BLOCK_BYTES = 32 * 1024;  // of weights that several tiles of rows
 
 template <int KIND>
 inline void panel_of_kind(const Weight& weight, int panel, const Activations& x, int row, int rows, float* sums) {
-    // Groups, or pairs of inputs for BF16; a panel's bytes of each.
     const int num_steps = KIND == BF16 ? weight.num_inputs / 2 : num_groups(weight);
-    int num_blocks = rows <= TILE_ROWS ? 1 : (int)((panel_bytes(weight) + BLOCK_BYTES - 1) / BLOCK_BYTES);
-    if (num_blocks > num_steps) num_blocks = num_steps;
+    const int64_t numbers = (int64_t)weight.num_inputs * PANEL, bytes = KIND == BF16 ? numbers * 2 : numbers;
+    const uint8_t* data = weight.data + panel * panel_bytes(weight);
+    if (rows <= TILE_ROWS) {
+        add_piece<KIND>(Piece{weight, panel, 0, num_steps, data, true}, x, row, rows, nullptr, 0, sums);
+        return;
+    }
+    const int64_t wanted_blocks = (bytes + BLOCK_BYTES - 1) / BLOCK_BYTES;
+    const int num_blocks = wanted_blocks < num_steps ? (int)wanted_blocks : num_steps;
+    const int64_t step_bytes = panel_bytes(weight) / num_steps;
     for (int block = 0, first = 0; block < num_blocks; block++) {
         const int last = (int)((int64_t)num_steps * (block + 1) / num_blocks);
-        add_block<KIND>(weight, panel, x, row, rows, first, last, sums);
+        const uint8_t* ahead = data + last * step_bytes;
+        const int64_t ahead_bytes = (last - first) * step_bytes;
+        if constexpr (KIND == INT4_GROUPS) {
+            alignas(64) uint8_t unpacked[BLOCK_BYTES];
+            const int64_t from = first * step_bytes;
+            unpack_nibbles(data + from, ahead_bytes, unpacked);
+            add_piece<INT8_GROUPS>(Piece{weight, panel, first, last, unpacked - from * 2, false}, x, row, rows, ahead,
+                                   ahead_bytes, sums);
+        } else {
+            add_piece<KIND>(Piece{weight, panel, first, last, data, false}, x, row, rows, ahead, ahead_bytes, sums);
+        }
         first = last;
     }
 }
 
-// The outputs of one panel for rows [row, row + rows): sums becomes [rows, 64].
+// The outputs of one panel for rows [row, row + rows): sums becomes [rows, PANEL].
 inline void multiply_panel(const Weight& weight, int panel, const Activations& x, int row, int rows, float* sums) {
     memset(sums, 0, sizeof(float) * rows * PANEL);
     switch (weight.kind) {
@@ -211,7 +247,6 @@ inline void multiply_panel(const Weight& weight, int panel, const Activations& x
     }
 }
 
-// Rows that one item of work computes: enough to amortize the panel, few enough to share the work out.
-constexpr int ITEM_ROWS = 48;
+constexpr int ITEM_ROWS = 20 * TILE_ROWS;  // that are computed with a panel before the next one
 
 }  // namespace

@@ -29,7 +29,9 @@ inline void quantize_group(const Weight& consumer, const float* x, int row, int 
     }
     const int64_t at = (int64_t)row * num_groups(consumer) + from / group;
     out.scales[at] = magnitude / 127.0f;
-    out.sums[at] = reduce_add(sum);
+    const int32_t total = reduce_add(sum);
+    out.sums[at] = total;
+    out.starts[at] = total * start_of(consumer);
 }
 
 // Quantize a row of `size` numbers; the rest, up to the consumer's inputs, is zero. x has room for the padding.
@@ -47,9 +49,9 @@ inline void rms_norm(const float* x, const float* weight, int size, float eps, f
     for (int i = 0; i < size; i += 16) store(y + i, load(x + i) * factor * load(weight + i));
 }
 
-// Turn one head, in place: element i together with element i + head_dim / 2. `head_dim` is a multiple of 16.
-inline void rotate(float* head, const float* cos_sin, int head_dim) {
-    const int half = head_dim / 2;
+// Turn the first numbers of a head, in place: number i together with number i + size / 2. `size` is a multiple of 16.
+inline void rotate(float* head, const float* cos_sin, int size) {
+    const int half = size / 2;
     for (int i = 0; i < half; i += 8) {
         const __m256 cosine = _mm256_loadu_ps(cos_sin + i), sine = _mm256_loadu_ps(cos_sin + half + i);
         const __m256 first = _mm256_loadu_ps(head + i), second = _mm256_loadu_ps(head + half + i);
@@ -60,7 +62,7 @@ inline void rotate(float* head, const float* cos_sin, int head_dim) {
 
 // gate[i] becomes silu(gate[i]) * up[i], for 16 numbers.
 inline F16 silu_and_mul(F16 gate, F16 up) {
-    return gate / (set1(1.0f) + exp2(gate * set1(-LOG2_E))) * up;
+    return gate * reciprocal(set1(1.0f) + exp2(gate * set1(-LOG2_E))) * up;
 }
 
 }  // namespace

@@ -10,7 +10,10 @@
 namespace {
 
 constexpr int FEW_ROWS = 4;      // so many are normed by every thread for itself, which saves a barrier
-constexpr int ITEMS_A_THREAD = 8;  // items of work into which a product is cut, at least, where it has the rows
+constexpr int FEW_HEADS = 4;     // of keys for each thread: with fewer, their keys are shared out, too
+constexpr int MOST_GROUP = 64;   // inputs that share a scale
+constexpr int MOST_PANELS = 2 * MOST_GROUP / PANEL;  // of gate and up in turn, that make a group of what follows
+constexpr int BLOCK_ROWS = 32;   // so many are worth reading all weights for
 
 // Memory that is zero at first, in huge pages where the system has them.
 inline void* allocate(int64_t bytes) {
@@ -33,17 +36,20 @@ class Step {
         qkv_ = floats(rows * layer.qkv.num_outputs);
         attended_ = floats(rows * attention_size_);
         int widest = model.hidden_size > attention_size_ ? model.hidden_size : attention_size_;
-        row_floats_ = widest + 2 * PANEL;
+        row_floats_ = widest + 2 * MOST_GROUP;
         normed_ = activations(rows, hidden_inputs());
         gathered_ = activations(rows, layer.output.num_inputs);
         gated_ = activations(rows, layer.down.num_inputs);
         scratch_ = static_cast<Scratch*>(calloc(num_threads_, sizeof(Scratch)));
-        const int most_rows = query_tokens_ * group_heads_;
-        query_rows_ = most_rows > model.num_heads ? most_rows : model.num_heads;
+        query_rows_ = query_tokens_ * group_heads_;
+        max_spans_ = num_spans(model.num_positions);
+        const int64_t most_split = FEW_HEADS * num_threads_;
+        found_ = floats(most_split * max_spans_ * Found::floats(group_heads_, model.head_dim) + Found::SLACK);
+        num_open_ = static_cast<std::atomic<int>*>(keep(most_split * sizeof(std::atomic<int>)));
         for (int i = 0; scratch_ && i < num_threads_; i++) {
-            scratch_[i].normed = activations(few, widest + PANEL);
+            scratch_[i].normed = activations(few, widest + MOST_GROUP);
             scratch_[i].row = floats(row_floats_);
-            scratch_[i].sums = floats(2 * ITEM_ROWS * PANEL);
+            scratch_[i].sums = floats(MOST_PANELS * ITEM_ROWS * PANEL);
             scratch_[i].attention = floats(AttentionScratch::floats(query_rows_, model.head_dim));
             scratch_[i].best_ids = static_cast<int32_t*>(keep(rows * sizeof(int32_t)));
             scratch_[i].best_logits = floats(rows);
@@ -67,8 +73,7 @@ class Step {
     bool run(const Batch& batch) {
         if (!is_sound(batch)) return false;
         batch_ = &batch;
-        is_mixed_ = batch.num_sequences != batch.num_tokens;
-        is_wide_ = batch.num_sequences >= 2 * num_threads_;
+        plan_attention();
         for (int i = 0; i < batch.num_sequences; i++)
             for (int row = batch.starts[i]; row < batch.starts[i + 1]; row++) row_sequence_[row] = i;
         pool_.run([](void* self, int thread) { static_cast<Step*>(self)->work(thread); }, this);
@@ -90,6 +95,11 @@ class Step {
         float* attention;
         int32_t* best_ids;
         float* best_logits;
+    };
+
+    // Part `part` of the `num_parts` that a sequence's attention to one key head has.
+    struct AttentionItem {
+        int sequence, head, part, num_parts;
     };
 
     static Layer* copy_layers(const Model& model) {
@@ -127,8 +137,9 @@ class Step {
 
     // Room for the activations of any kind of weight: scales of groups of 32 at the smallest.
     Activations activations(int64_t rows, int64_t inputs) {
+        const int64_t sums = rows * inputs / 32 * sizeof(int32_t);
         return {static_cast<int8_t*>(keep(rows * inputs)), floats(rows * inputs / 32),
-                static_cast<int32_t*>(keep(rows * inputs / 32 * sizeof(int32_t))),
+                static_cast<int32_t*>(keep(sums)), static_cast<int32_t*>(keep(sums)),
                 static_cast<uint16_t*>(keep(rows * inputs * sizeof(uint16_t)))};
     }
 
@@ -139,11 +150,19 @@ class Step {
     Activations norm_rows(const float* norm, const Weight& consumer, int num_rows, const int32_t* rows, int thread);
     Activations quantize_attended(const Weight& consumer, int thread);
     template <typename Finish>
-    void multiply(const Weight& weight, const Activations& x, int num_rows, int thread, int panels_at_once, Finish finish);
+    void multiply(const Weight& weight, const Activations& x, int num_rows, int thread, int panels_at_once,
+                  const Weight& next, Finish finish);
+    int row_blocks(int num_rows) const;
     void write_keys(const LayerCache& cache, const Layer& layer, int row, int head, float* scratch);
     void attend_item(const LayerCache& cache, const Layer& layer, int item, int thread);
-    int attention_items(int sequence) const;
-    void turn_queries(const Layer& layer, int row, int position, int head, float* out);
+    void attend_part(const LayerCache& cache, const Layer& layer, int sequence, int head, int part, const Tile& next,
+                     const AttentionScratch& s);
+    Queries queries_of(const Layer& layer, int sequence, int token, int num_tokens, int head) const;
+    void plan_attention();
+    AttentionItem attention_item(int item) const;
+    Tile first_tile(const Layer& layer, int item) const;
+    int attention_parts(int sequence) const;
+    void turn_queries(const Layer& layer, const Queries& q, int row, float* out) const;
     void keep_attended(const Layer& layer, int row, int head, const float* sums);
     void compute_layer(int index, int thread);
     void compute_wanted(int thread);
@@ -171,7 +190,11 @@ class Step {
     const Batch* batch_ = nullptr;
     const HeadBatch* head_batch_ = nullptr;
     bool is_mixed_ = false;  // whether a sequence has several rows
-    bool is_wide_ = false;   // whether there are enough sequences to give each thread whole ones
+    bool splits_keys_ = false;
+    int num_attention_items_ = 0;
+    int max_spans_;                // that a sequence has
+    float* found_;                 // [key heads of a step that splits keys, max_spans_]: what was `Found` in each
+    std::atomic<int>* num_open_;   // [the same key heads]: spans that are not done
 };
 
 }  // namespace

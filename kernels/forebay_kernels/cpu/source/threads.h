@@ -70,28 +70,41 @@ class Pool {
     void run(Work work, void* context) {
         work_ = work;
         context_ = context;
-        next_ = 0;
         start_.change();
         work(context, 0);
         barrier();
     }
 
-    // Wait until all threads are here. The items of `next` begin again at 0.
+    // Wait until all threads are here. All items of `next` are there again.
     void barrier() {
         const uint32_t round = round_.value.load(std::memory_order_acquire);
         if (arrived_.fetch_add(1) == size_ - 1) {
             arrived_ = 0;
-            next_ = 0;
+            for (int i = 0; i < size_; i++) shares_[i].taken.store(0, std::memory_order_relaxed);
             round_.change();
         } else {
             round_.wait_while(round);
         }
     }
 
-    // An item that no other thread has taken since the last barrier.
-    int next() { return next_.fetch_add(1, std::memory_order_relaxed); }
+    // One of `count` items that no thread has taken since the last barrier, -1: there is none. Each thread has a share of
+    // its own, from one end to the other, so that it reads what lies together and finds what it wrote; then it helps out.
+    int next(int thread, int count) {
+        for (int i = 0; i < size_; i++) {
+            const int owner = thread + i < size_ ? thread + i : thread + i - size_;
+            const int first = (int)((int64_t)count * owner / size_), end = (int)((int64_t)count * (owner + 1) / size_);
+            std::atomic<int>& taken = shares_[owner].taken;
+            if (taken.load(std::memory_order_relaxed) >= end - first) continue;
+            const int item = first + taken.fetch_add(1, std::memory_order_relaxed);
+            if (item < end) return item;
+        }
+        return -1;
+    }
 
   private:
+    struct alignas(64) Share {
+        std::atomic<int> taken{0};
+    };
     struct Start {
         Pool* pool;
         int thread;
@@ -108,7 +121,6 @@ class Pool {
         }
     }
 
-    alignas(64) std::atomic<int> next_{0};
     alignas(64) std::atomic<int> arrived_{0};
     alignas(64) Signal round_;
     alignas(64) Signal start_;
@@ -116,6 +128,7 @@ class Pool {
     void* context_ = nullptr;
     int size_ = 1;
     std::atomic<bool> is_ending_{false};
+    Share shares_[MAX_THREADS];
     Start starts_[MAX_THREADS];
     pthread_t threads_[MAX_THREADS];
 };

@@ -45,6 +45,8 @@ inline __attribute__((always_inline)) Value& at(Registers<Value, N>& values) {
     }
 }
 
+inline void prefetch(const void* line) { _mm_prefetch((const char*)line, _MM_HINT_T0); }
+
 #if defined(__AVX512F__)
 
 struct F16 {
@@ -77,6 +79,7 @@ inline F16 to_float(I16 a) { return {_mm512_cvtepi32_ps(a.v)}; }
 inline I16 to_int(F16 a) { return {_mm512_cvtps_epi32(a.v)}; }
 inline I16 set1(int32_t a) { return {_mm512_set1_epi32(a)}; }
 inline I16 operator+(I16 a, I16 b) { return {_mm512_add_epi32(a.v, b.v)}; }
+inline I16 operator-(I16 a, I16 b) { return {_mm512_sub_epi32(a.v, b.v)}; }
 inline I16 shift_left(I16 a, int n) { return {_mm512_slli_epi32(a.v, n)}; }
 inline F16 as_float(I16 a) { return {_mm512_castsi512_ps(a.v)}; }
 inline I16 as_int(F16 a) { return {_mm512_castps_si512(a.v)}; }
@@ -132,6 +135,7 @@ inline F16 to_float(I16 a) { return {_mm256_cvtepi32_ps(a.lo), _mm256_cvtepi32_p
 inline I16 to_int(F16 a) { return {_mm256_cvtps_epi32(a.lo), _mm256_cvtps_epi32(a.hi)}; }
 inline I16 set1(int32_t a) { return {_mm256_set1_epi32(a), _mm256_set1_epi32(a)}; }
 inline I16 operator+(I16 a, I16 b) { return {_mm256_add_epi32(a.lo, b.lo), _mm256_add_epi32(a.hi, b.hi)}; }
+inline I16 operator-(I16 a, I16 b) { return {_mm256_sub_epi32(a.lo, b.lo), _mm256_sub_epi32(a.hi, b.hi)}; }
 inline I16 shift_left(I16 a, int n) { return {_mm256_slli_epi32(a.lo, n), _mm256_slli_epi32(a.hi, n)}; }
 inline F16 as_float(I16 a) { return {_mm256_castsi256_ps(a.lo), _mm256_castsi256_ps(a.hi)}; }
 inline I16 as_int(F16 a) { return {_mm256_castps_si256(a.lo), _mm256_castps_si256(a.hi)}; }
@@ -177,11 +181,47 @@ inline F16 keep_high(F16 a) {
 
 inline F16 load_bf16(const uint16_t* p) { return as_float(shift_left(load_uint16(p), 16)); }
 
+// 32 bf16 numbers, two in each float: the first, or the second, of every two.
+inline F16 first_of_pairs(const uint16_t* p) { return as_float(shift_left(as_int(load((const float*)p)), 16)); }
+inline F16 second_of_pairs(const uint16_t* p) { return keep_high(load((const float*)p)); }
+
 inline uint16_t to_bf16(float a) {
     uint32_t bits;
     memcpy(&bits, &a, 4);
     if ((bits & 0x7fffffff) > 0x7f800000) return 0x7fc0;  // NaN stays NaN
     return (uint16_t)((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
+}
+
+// 16 numbers as bf16, each as `to_bf16` rounds it.
+inline void store_bf16(uint16_t* p, F16 a) {
+#if defined(__AVX512F__)
+    const __m512i bits = _mm512_castps_si512(a.v);
+    const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+    const __m512i rounded = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
+    const __mmask16 is_nan = _mm512_cmp_ps_mask(a.v, a.v, _CMP_UNORD_Q);
+    const __m512i high = _mm512_mask_set1_epi32(_mm512_srli_epi32(rounded, 16), is_nan, 0x7fc0);
+    _mm256_storeu_si256((__m256i*)p, _mm512_cvtepi32_epi16(high));
+#else
+    alignas(32) float numbers[16];
+    store(numbers, a);
+    for (int i = 0; i < 16; i++) p[i] = to_bf16(numbers[i]);
+#endif
+}
+
+// Put together what `first_of_pairs` and `second_of_pairs` took apart: 32 numbers in their order.
+inline void interleave(F16& first, F16& second) {
+#if defined(__AVX512F__)
+    const __m512i low = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+    const __m512i high = _mm512_add_epi32(low, _mm512_set1_epi32(8));
+    const __m512 whole = _mm512_permutex2var_ps(first.v, low, second.v);
+    second.v = _mm512_permutex2var_ps(first.v, high, second.v);
+    first.v = whole;
+#else
+    const __m256 parts[4] = {_mm256_unpacklo_ps(first.lo, second.lo), _mm256_unpackhi_ps(first.lo, second.lo),
+                             _mm256_unpacklo_ps(first.hi, second.hi), _mm256_unpackhi_ps(first.hi, second.hi)};
+    first = {_mm256_permute2f128_ps(parts[0], parts[1], 0x20), _mm256_permute2f128_ps(parts[0], parts[1], 0x31)};
+    second = {_mm256_permute2f128_ps(parts[2], parts[3], 0x20), _mm256_permute2f128_ps(parts[2], parts[3], 0x31)};
+#endif
 }
 
 inline float reduce_add(F16 a) {
@@ -231,59 +271,17 @@ inline F16 exp2(F16 x) {
     return where_less(x, set1(-126.0f), set1(0.0f), sum * power * set1(2.0f));
 }
 
+inline float power_of_two(float x) { return _mm_cvtss_f32(_mm256_castps256_ps128(low_half(exp2(set1(x))))); }
+
+// 1 / x for x from 1 on, NaN for NaN: relative error below 2e-7, and the same bits everywhere. A division takes as long as
+// sixteen of these operations.
+inline F16 reciprocal(F16 x) {
+    const F16 bounded = min(set1(1e30f), x);  // NaN stays NaN: it is the second operand
+    F16 guess = as_float(set1((int32_t)0x7ef311c7) - as_int(bounded));
+    for (int i = 0; i < 3; i++) guess = fma(guess, fma(set1(0.0f) - bounded, guess, set1(1.0f)), guess);
+    return guess;
+}
+
 constexpr float LOG2_E = 1.44269504088896341f;
-
-// The 16 x 16 matrix of a transposed in place: 8 x 8 quarters, the same on every variant but for their number.
-inline void transpose8(__m256 r[8]) {
-    __m256 t[8], u[8];
-    for (int i = 0; i < 8; i += 2) {
-        t[i] = _mm256_unpacklo_ps(r[i], r[i + 1]);
-        t[i + 1] = _mm256_unpackhi_ps(r[i], r[i + 1]);
-    }
-    for (int i = 0; i < 8; i += 4) {
-        u[i] = _mm256_shuffle_ps(t[i], t[i + 2], 0x44);
-        u[i + 1] = _mm256_shuffle_ps(t[i], t[i + 2], 0xee);
-        u[i + 2] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0x44);
-        u[i + 3] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0xee);
-    }
-    for (int i = 0; i < 4; i++) {
-        r[i] = _mm256_permute2f128_ps(u[i], u[i + 4], 0x20);
-        r[i + 4] = _mm256_permute2f128_ps(u[i], u[i + 4], 0x31);
-    }
-}
-
-// Store the transpose of the 16 x 16 matrix of rows: row i of the result goes to out + i * stride.
-inline void store_transposed(const F16 rows[16], float* out, int64_t stride) {
-    for (int half = 0; half < 2; half++) {
-        __m256 left[8], right[8];
-        for (int i = 0; i < 8; i++) {
-            left[i] = low_half(rows[half * 8 + i]);
-            right[i] = high_half(rows[half * 8 + i]);
-        }
-        transpose8(left);
-        transpose8(right);
-        for (int i = 0; i < 8; i++) {
-            _mm256_storeu_ps(out + i * stride + half * 8, left[i]);
-            _mm256_storeu_ps(out + (i + 8) * stride + half * 8, right[i]);
-        }
-    }
-}
-
-// The same for bf16 numbers, two in each float of rows: 16 rows of 32 numbers become 32 rows of 16 floats.
-inline void store_transposed_bf16(const F16 rows[16], float* out, int64_t stride) {
-    const __m256 mask = _mm256_castsi256_ps(_mm256_set1_epi32((int)0xffff0000));
-    for (int half = 0; half < 2; half++) {
-        for (int side = 0; side < 2; side++) {
-            __m256 pairs[8];
-            for (int i = 0; i < 8; i++) pairs[i] = side ? high_half(rows[half * 8 + i]) : low_half(rows[half * 8 + i]);
-            transpose8(pairs);
-            for (int i = 0; i < 8; i++) {
-                float* even = out + (side * 16 + 2 * i) * stride + half * 8;
-                _mm256_storeu_ps(even, _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(pairs[i]), 16)));
-                _mm256_storeu_ps(even + stride, _mm256_and_ps(pairs[i], mask));
-            }
-        }
-    }
-}
 
 }  // namespace
