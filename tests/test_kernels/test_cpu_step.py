@@ -38,18 +38,13 @@ class Shape:
     has_bias: bool = False
     has_head_norms: bool = False
     head_group: int | None = None
-<<<<<<< HEAD
-    has_table: bool = False
-    """An embedding of its own, not the rows of the head."""
+    head_kind: str = "int8"
+    table_kind: str | None = None
+    """Of an embedding of its own; None: the rows of the head."""
     window: int | None = None
     """Of the second layer."""
     rotary_dim: int | None = None
     """None: whole heads turn."""
-=======
-    head_kind: str = "int8"
-    table_kind: str | None = None
-    """Of an embedding of its own; None: the rows of the head."""
->>>>>>> origin/main
 
 
 SHAPES = (
@@ -91,14 +86,6 @@ class Model:
         self.biases = [[self._bias(rows) for rows, _ in sizes] for _ in range(2)]
         self.norms = [[1 + 0.1 * self._random(shape.hidden) for _ in range(2)] for _ in range(2)]
         self.head_norms = [1 + 0.1 * self._random(shape.head_dim) for _ in range(2)] if shape.has_head_norms else None
-<<<<<<< HEAD
-        self.head = quantize_int8(self._random(shape.vocab, shape.hidden), shape.head_group)
-        if shape.head_group:  # scales that float16 can hold, as it does in the packed head
-            self.head = Int8Weight(self.head.values, self.head.scales.half().float())
-        table = self._random(shape.vocab, shape.hidden).bfloat16()
-        self.table = table.float() if shape.has_table else self.head.dequantize()
-        angles = torch.outer(torch.arange(float(POSITIONS)), 0.5 ** torch.arange(self.rotary_dim // 2))
-=======
         table_size = (shape.vocab, shape.hidden)
         self.head = self._weight(*table_size, shape.head_kind)
         if shape.head_kind == "int8":
@@ -108,8 +95,7 @@ class Model:
         table = None if shape.table_kind is None else self._weight(*table_size, shape.table_kind)
         looked_up = self.head if table is None else table
         self.table = looked_up.float() if isinstance(looked_up, torch.Tensor) else looked_up.dequantize()
-        angles = torch.outer(torch.arange(400.0), 0.5 ** torch.arange(shape.head_dim // 2))
->>>>>>> origin/main
+        angles = torch.outer(torch.arange(float(POSITIONS)), 0.5 ** torch.arange(self.rotary_dim // 2))
         self.cos_sin = torch.cat((angles.cos(), angles.sin()), dim=-1)
         self.step = self._make_step(table, variant, num_threads)
 

@@ -272,13 +272,7 @@ def _check(
         or rotary_cos_sin.shape[1] > sizes.head_dim
         or not rotary_cos_sin.is_contiguous()
     ):
-<<<<<<< HEAD
         raise ValueError(
             f"rotary_cos_sin: expected [positions, a multiple of 16 up to {sizes.head_dim}] of float32, "
             f"got {tuple(rotary_cos_sin.shape)} of {rotary_cos_sin.dtype}"
         )
-    if weights.embedding is None and weights.head.kind not in (WeightKind.INT8_CHANNELS, WeightKind.INT8_GROUPS):
-        raise ValueError("embedding: only a head in eight bits can be read instead")
-=======
-        raise ValueError(f"rotary_cos_sin: expected [positions, {sizes.head_dim}] of float32")
->>>>>>> origin/main

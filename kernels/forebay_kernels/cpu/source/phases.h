@@ -1,12 +1,8 @@
 // The phases of a step, in the order in which data flows.
 #pragma once
 
-<<<<<<< HEAD
 #include "attention_items.h"
-=======
 #include "pack.h"
-#include "step.h"
->>>>>>> origin/main
 
 namespace {
 
