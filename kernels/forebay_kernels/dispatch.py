@@ -4,7 +4,8 @@ Triton is imported when the first GPU tensor arrives, never before, so that a ma
 """
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -14,7 +15,7 @@ import torch
 from forebay_kernels import reference
 
 # PyTorch built for ROCm calls its GPUs "cuda" too; "hip" is the name that its tensors can carry besides.
-_GPU_DEVICE_TYPES = frozenset({"cuda", "hip"})
+_triton_device_types = {"cuda", "hip"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +55,28 @@ KERNELS: dict[str, Kernel] = {
 
 def implementation_of(device: torch.device | str) -> dict[str, str]:
     """Say which implementation each kernel has on this device: "triton" or "torch", by kernel name. For logs."""
-    name = "triton" if torch.device(device).type in _GPU_DEVICE_TYPES else "torch"
+    name = "triton" if runs_triton(torch.device(device).type) else "torch"
     return dict.fromkeys(KERNELS, name)
+
+
+def runs_triton(device_type: str) -> bool:
+    """Say whether kernels on this device type ("cpu", "cuda", ...) are Triton's."""
+    return device_type in _triton_device_types
+
+
+@contextmanager
+def interpreted_on_cpu() -> Iterator[None]:
+    """Meanwhile CPU tensors are given to Triton too, and whoever asks `runs_triton` takes a GPU's way on a CPU.
+
+    For tests and dry runs: Triton must have been imported with TRITON_INTERPRET=1, and is thousands of times slower.
+    """
+    _triton_device_types.add("cpu")
+    implementation.cache_clear()
+    try:
+        yield
+    finally:
+        _triton_device_types.discard("cpu")
+        implementation.cache_clear()
 
 
 @cache
@@ -67,7 +88,7 @@ def implementation(name: str, device_type: str) -> Callable[..., Any]:
         ImportError: a GPU tensor arrived, and triton is not installed.
     """
     kernel = KERNELS[name]
-    if device_type not in _GPU_DEVICE_TYPES:
+    if not runs_triton(device_type):
         return kernel.definition
     launcher: Callable[..., Any] = getattr(importlib.import_module(kernel.gpu_module), name)
     return launcher

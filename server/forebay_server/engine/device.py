@@ -2,6 +2,7 @@
 
 import torch
 
+from forebay_kernels.dispatch import runs_triton
 from forebay_server.config import EngineConfig
 from forebay_server.engine.host_resources import available_cpus, available_memory_bytes, engine_threads
 from forebay_server.errors import ExitCode, StartupError
@@ -58,8 +59,8 @@ def quantization_options(
     Raises:
         StartupError: 2 for a format that the device cannot multiply.
     """
-    is_cpu = device.type == "cpu"
-    if config.quantization == "fp8" and is_cpu:
+    has_kernels = runs_triton(device.type)
+    if config.quantization == "fp8" and not has_kernels:
         raise bad_configuration("--quantization fp8: CPUs have no FP8 arithmetic", "use --quantization int8")
     is_exact = config.quantization == "auto" and config.dtype == "float32"
     return QuantizationOptions(
@@ -67,7 +68,7 @@ def quantization_options(
         group_size=config.quantization_group_size,
         exclude=config.quantization_exclude,
         kept_kinds=kept_kinds(device, is_compiled=is_compiled),
-        always_quantizes_input=is_cpu,
+        always_quantizes_input=not has_kernels,
     )
 
 
@@ -76,9 +77,9 @@ def kept_kinds(device: torch.device, *, is_compiled: bool) -> frozenset[FormatKi
 
     On CPUs torch would dequantize them again in each step, several times slower than it multiplies plain weights.
     """
-    if device.type == "cpu":
-        return frozenset({"int8", "int4"}) if is_compiled else frozenset()
-    return frozenset({"int8", "int4", "fp8"})
+    if runs_triton(device.type):
+        return frozenset({"int8", "int4", "fp8"})
+    return frozenset({"int8", "int4"}) if is_compiled else frozenset()
 
 
 def available_bytes(device: torch.device, num_sharing: int = 1) -> int:

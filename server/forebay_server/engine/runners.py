@@ -6,9 +6,11 @@ import torch
 
 from forebay_kernels.cpu.library import best_variant
 from forebay_kernels.cpu.llama_step import LlamaStep
+from forebay_kernels.dispatch import runs_triton
 from forebay_server.engine.cpu_runner import CpuRunner
 from forebay_server.engine.cpu_weights import sizes_of, take_weights, why_not
 from forebay_server.engine.forward_pass import ForwardPass
+from forebay_server.engine.gpu.runner import GpuRunner
 from forebay_server.engine.model_runner import ModelRunner, Runner
 from forebay_server.layers.kv_cache import KVCache
 from forebay_server.layers.rotary_embedding import rotary_tables
@@ -41,8 +43,9 @@ def build_runner(
     """
     if ranks.others is not None:
         return ParallelRunner(ForwardPass(model, kv_cache, max_model_len), ranks.connections.link, ranks.others)
-    if kv_cache.numbers.device.type != "cpu":
-        return ModelRunner(ForwardPass(model, kv_cache, max_model_len))
+    if runs_triton(kv_cache.numbers.device.type):
+        logger.info("steps are computed by Triton kernels")
+        return GpuRunner(ForwardPass(model, kv_cache, max_model_len))
     reason = _why_torch(model, kv_cache, max_model_len)
     variant = best_variant()
     if reason is None and variant is None:
@@ -68,7 +71,7 @@ def build_runner(
 
 def is_compiled(model_config: ModelConfig, device: torch.device, max_model_len: int, num_ranks: int) -> bool:
     """Whether the C++ library would compute this model, given weights that it can read."""
-    if device.type != "cpu" or num_ranks > 1 or best_variant() is None:
+    if runs_triton(device.type) or num_ranks > 1 or best_variant() is None:
         return False
     with torch.device("meta"):
         model = model_class(model_config)(model_config)

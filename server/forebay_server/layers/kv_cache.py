@@ -40,6 +40,13 @@ class Pages:
         self.scales.flatten(0, 1).index_copy_(0, slots, scales)
         return (numbers.float() * scales.unsqueeze(-1)).to(rows.dtype)
 
+    def as_read(self, rows: torch.Tensor) -> torch.Tensor:
+        """Rows as they will be read once they are written: [num_tokens, num_kv_heads, head_dim], rounded."""
+        if self.scales is None:
+            return rows.to(self.numbers.dtype).to(rows.dtype)
+        numbers, scales = quantize_rows(rows, self.numbers.dtype)
+        return (numbers.float() * scales.unsqueeze(-1)).to(rows.dtype)
+
     def gather(self, block_table: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         """Copy the blocks of a [size, width] table: [size, num_kv_heads, width * block_size, head_dim], dtype."""
         size = block_table.shape[0]

@@ -7,6 +7,7 @@ one large number spoils few others) and in one group on GPUs, whose tensor cores
 import torch
 
 from forebay_kernels import fp8_matmul, quantize_per_token, w4a16_matmul, w8a8_matmul, w8a16_matmul
+from forebay_kernels.dispatch import runs_triton
 from forebay_kernels.fp8_weights import Fp8Weight
 from forebay_kernels.int4_weights import Int4Weight
 from forebay_kernels.int8_weights import Int8Weight
@@ -32,9 +33,9 @@ def multiply(
     """
     if isinstance(weight, torch.Tensor):
         return linear(x, weight, bias)
-    if x.device.type == "cpu":
-        return _on_cpu(x, weight, bias, quantizes_input)
-    return _on_gpu(x, weight, bias, quantizes_input)
+    if runs_triton(x.device.type):
+        return _on_gpu(x, weight, bias, quantizes_input)
+    return _on_cpu(x, weight, bias, quantizes_input)
 
 
 def _on_cpu(x: torch.Tensor, weight: QuantizedWeight, bias: torch.Tensor | None, quantizes_input: bool) -> torch.Tensor:

@@ -4,7 +4,8 @@ import torch
 from torch import nn
 
 from forebay_kernels import rotary
-from forebay_server.layers.attention import AttentionMetadata, paged_attention
+from forebay_server.layers.attention import paged_attention
+from forebay_server.layers.kernel_attention import BatchMetadata, KernelMetadata, kernel_attention, still
 from forebay_server.layers.kv_cache import Pages
 from forebay_server.layers.linear import Slots
 from forebay_server.layers.norm import RMSNorm
@@ -58,17 +59,33 @@ class SelfAttention(nn.Module):
         positions: torch.Tensor,
         rotary_cos_sin: torch.Tensor,
         pages: tuple[Pages, Pages],
-        metadata: AttentionMetadata,
+        metadata: BatchMetadata,
     ) -> torch.Tensor:
         """[num_tokens, hidden_size] -> [num_tokens, hidden_size]."""
         qkv = self.qkv_proj(hidden).view(hidden.shape[0], -1, self.head_dim)
         query, key, value = qkv.split([self.num_heads, self.num_kv_heads, self.num_kv_heads], dim=1)
         if self.q_norm is not None and self.k_norm is not None:
             query, key = self.q_norm(query), self.k_norm(key)
-        query, key = self._turned(query, key, positions, rotary_cos_sin)
-        attended = paged_attention(
-            query, key, value, pages, metadata, window=self.window, scale=self.scale, soft_cap=self.soft_cap
-        )  # [num_tokens, num_heads, head_dim]
+        turn = positions, rotary_cos_sin
+        is_partial = self.rotary_dim < self.head_dim
+        if is_partial or not isinstance(metadata, KernelMetadata):
+            query, key = self._turned(query, key, *turn)
+        if isinstance(metadata, KernelMetadata):
+            attended = kernel_attention(
+                query,
+                key,
+                value,
+                still(query) if is_partial else turn,
+                pages,
+                metadata,
+                window=self.window,
+                scale=self.scale,
+                soft_cap=self.soft_cap,
+            )  # [num_tokens, num_heads, head_dim]
+        else:
+            attended = paged_attention(
+                query, key, value, pages, metadata, window=self.window, scale=self.scale, soft_cap=self.soft_cap
+            )
         output: torch.Tensor = self.o_proj(attended.flatten(1))
         return output
 

@@ -11,8 +11,8 @@ from typing import cast
 import torch
 from torch import nn
 
-from forebay_server.layers.attention import AttentionMetadata
 from forebay_server.layers.gated_mlp import GatedMLP
+from forebay_server.layers.kernel_attention import BatchMetadata
 from forebay_server.layers.kv_cache import KVCache, Pages
 from forebay_server.layers.linear import Slots
 from forebay_server.layers.mixture_of_experts import MixtureOfExperts
@@ -54,7 +54,7 @@ class DecoderLayer(nn.Module):
         positions: torch.Tensor,
         rotary_cos_sin: torch.Tensor,
         pages: tuple[Pages, Pages],
-        metadata: AttentionMetadata,
+        metadata: BatchMetadata,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """(output of the layer before, residual stream) -> (output of this layer, residual stream)."""
         hidden, residual = self.input_layernorm.add(hidden, residual)
@@ -122,7 +122,7 @@ class CausalLM(nn.Module, ABC):
         positions: torch.Tensor,
         rotary_tables: tuple[torch.Tensor, ...],
         kv_cache: KVCache,
-        metadata: AttentionMetadata,
+        metadata: BatchMetadata,
         logit_rows: torch.Tensor,
         hidden: torch.Tensor | None = None,
     ) -> torch.Tensor:

@@ -2,8 +2,8 @@
 
 import torch
 
-from forebay_server.layers.attention import AttentionMetadata
 from forebay_server.layers.gated_mlp import GatedMLP
+from forebay_server.layers.kernel_attention import BatchMetadata
 from forebay_server.layers.kv_cache import Pages
 from forebay_server.layers.linear import Slots
 from forebay_server.layers.mixture_of_experts import MixtureOfExperts
@@ -31,7 +31,7 @@ class GemmaLayer(DecoderLayer):
         positions: torch.Tensor,
         rotary_cos_sin: torch.Tensor,
         pages: tuple[Pages, Pages],
-        metadata: AttentionMetadata,
+        metadata: BatchMetadata,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """See `DecoderLayer.forward`."""
         hidden, residual = self.input_layernorm.add(hidden, residual)
