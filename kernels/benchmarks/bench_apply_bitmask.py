@@ -5,21 +5,8 @@ Run: python kernels/benchmarks/bench_apply_bitmask.py
 
 import sys
 
-import torch
-
-from forebay_kernels.benchmark import Case, main
-from forebay_kernels.shapes import ModelShape
-
-# Llama 3's; the models' own differ less than their hidden sizes.
-_VOCAB_SIZE = 128256
-
-
-def make_case(shape: ModelShape, num_tokens: int, dtype: torch.dtype, device: torch.device) -> Case:
-    """Masks of num_tokens rows that forbid every second token."""
-    logits = torch.randn(num_tokens, _VOCAB_SIZE, device=device, dtype=dtype)
-    bitmask = torch.full((num_tokens, _VOCAB_SIZE // 32), 0x55555555, device=device, dtype=torch.int32)
-    return Case((logits, bitmask), bytes_moved=logits.nbytes // 2 + bitmask.nbytes)
-
+from forebay_kernels.benchmark import main
+from forebay_kernels.cases.apply_bitmask import make_case
 
 if __name__ == "__main__":
     sys.exit(main("apply_bitmask", make_case))

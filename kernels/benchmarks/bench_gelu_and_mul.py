@@ -5,17 +5,8 @@ Run: python kernels/benchmarks/bench_gelu_and_mul.py
 
 import sys
 
-import torch
-
-from forebay_kernels.benchmark import Case, main
-from forebay_kernels.shapes import ModelShape
-
-
-def make_case(shape: ModelShape, num_tokens: int, dtype: torch.dtype, device: torch.device) -> Case:
-    """One layer's activation of num_tokens rows."""
-    gate_up = torch.randn(num_tokens, 2 * shape.intermediate_size, device=device, dtype=dtype)
-    return Case((gate_up,), bytes_moved=gate_up.nbytes + gate_up.nbytes // 2)
-
+from forebay_kernels.benchmark import main
+from forebay_kernels.cases.gelu_and_mul import make_case
 
 if __name__ == "__main__":
     sys.exit(main("gelu_and_mul", make_case))

@@ -5,24 +5,8 @@ Run: python kernels/benchmarks/bench_rotary.py
 
 import sys
 
-import torch
-
-from forebay_kernels.benchmark import Case, main
-from forebay_kernels.shapes import ModelShape
-
-_MAX_POSITION = 8192
-
-
-def make_case(shape: ModelShape, num_tokens: int, dtype: torch.dtype, device: torch.device) -> Case:
-    """One layer's heads of num_tokens tokens at random positions."""
-    query = torch.randn(num_tokens, shape.num_heads, shape.head_dim, device=device, dtype=dtype)
-    key = torch.randn(num_tokens, shape.num_kv_heads, shape.head_dim, device=device, dtype=dtype)
-    positions = torch.randint(_MAX_POSITION, (num_tokens,), device=device)
-    cos_sin_cache = torch.randn(_MAX_POSITION, shape.head_dim, device=device)
-    cache_bytes = num_tokens * shape.head_dim * cos_sin_cache.element_size()
-    bytes_moved = 2 * (query.nbytes + key.nbytes) + positions.nbytes + cache_bytes
-    return Case((query, key, positions, cos_sin_cache), bytes_moved=bytes_moved)
-
+from forebay_kernels.benchmark import main
+from forebay_kernels.cases.rotary import make_case
 
 if __name__ == "__main__":
     sys.exit(main("rotary", make_case))

@@ -5,23 +5,8 @@ Run: python kernels/benchmarks/bench_w8a16_matmul.py --num-tokens 1 16 4096
 
 import sys
 
-import torch
-
-from forebay_kernels.benchmark import Case, main
-from forebay_kernels.reference.quantization import quantize_rows
-from forebay_kernels.shapes import ModelShape
-
-
-def make_case(shape: ModelShape, num_tokens: int, dtype: torch.dtype, device: torch.device) -> Case:
-    """The projection of one layer's attention, of num_tokens rows."""
-    size = shape.hidden_size
-    x = torch.randn(num_tokens, size, device=device, dtype=dtype)
-    weight = torch.randn(size, size, device=device) * size**-0.5
-    quantized, scales = quantize_rows(weight, torch.int8)
-    arguments = (x, quantized, scales)
-    bytes_moved = 2 * x.nbytes + quantized.nbytes + scales.nbytes
-    return Case(arguments, bytes_moved=bytes_moved, flops=2 * num_tokens * size * size, tolerance=0.05)
-
+from forebay_kernels.benchmark import main
+from forebay_kernels.cases.w8a16_matmul import make_case
 
 if __name__ == "__main__":
     sys.exit(main("w8a16_matmul", make_case))

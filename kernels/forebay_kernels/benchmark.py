@@ -5,37 +5,20 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from forebay_kernels.cases import Case, CaseMaker
 from forebay_kernels.dispatch import KERNELS, implementation, implementation_of
-from forebay_kernels.shapes import MODEL_SHAPES, ModelShape
+from forebay_kernels.shapes import MODEL_SHAPES
 
-_DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
+DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
 # Two roundings to each dtype, as in the kernels' tests.
 _TOLERANCES = {torch.bfloat16: 2.0**-6, torch.float16: 2.0**-9, torch.float32: 2.0**-19}
 
 _COLUMNS = (("tokens", 7), ("implementation", 16), ("MB moved", 10), ("us", 10), ("GB/s", 9), ("TFLOP/s", 9))
 _HEADER = f"{'model':<14}" + "".join(f"{name:>{width}}" for name, width in _COLUMNS) + f"{'speed-up':>10}"
-
-
-@dataclass(frozen=True, slots=True)
-class Case:
-    """One call to measure."""
-
-    arguments: tuple[Any, ...]
-    bytes_moved: int
-    """Bytes that the call must at least read and write, each once."""
-    flops: int = 0
-    """Multiplications and additions of its matrix products; 0 for a call that has none."""
-    tolerance: float = 1e-2
-    """How far from the definition an element may be, beside two roundings to the dtype."""
-
-
-CaseMaker = Callable[[ModelShape, int, torch.dtype, torch.device], Case]
-"""(model, num_tokens, dtype, device) → the case."""
 
 
 def main(name: str, make_case: CaseMaker, *, arguments: list[str] | None = None) -> int:
@@ -45,7 +28,7 @@ def main(name: str, make_case: CaseMaker, *, arguments: list[str] | None = None)
     if device.type == "cuda" and not torch.cuda.is_available():
         print("error: argument --device: PyTorch sees no GPU on this machine; use --device cpu", file=sys.stderr)
         return 2
-    dtype = _DTYPES[options.dtype]
+    dtype = DTYPES[options.dtype]
     print(f"{name} on {_describe(device)}, {options.dtype}, PyTorch {torch.__version__}; median times")
     print(_HEADER)
     for shape in MODEL_SHAPES:
@@ -55,8 +38,8 @@ def main(name: str, make_case: CaseMaker, *, arguments: list[str] | None = None)
             case = make_case(shape, num_tokens, dtype, device)
             torch_seconds = 0.0
             for label, run in _implementations(name, device):
-                _check(name, run, case, dtype)
-                seconds = _median_seconds(run, case, device, options.seconds)
+                check(name, run, case, dtype)
+                seconds = median_seconds(run, case, device, options.seconds)
                 torch_seconds = torch_seconds or seconds
                 print(
                     f"{shape.name:<14}{num_tokens:>7}{label:>16}{case.bytes_moved / 1e6:>10.3f}{seconds * 1e6:>10.1f}"
@@ -77,7 +60,7 @@ def _parser(name: str) -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--device", choices=("cpu", "cuda"), help="default: cuda (ROCm too) where there is a GPU")
-    parser.add_argument("--dtype", choices=_DTYPES, default="bfloat16", help="default: %(default)s")
+    parser.add_argument("--dtype", choices=DTYPES, default="bfloat16", help="default: %(default)s")
     names = [shape.name for shape in MODEL_SHAPES]
     parser.add_argument("--model", action="append", choices=names, help="whose sizes; repeatable; default all")
     parser.add_argument("--num-tokens", type=_positive, nargs="+", default=[1, 64, 2048], help="default: 1 64 2048")
@@ -106,12 +89,13 @@ def _implementations(name: str, device: torch.device) -> Iterator[tuple[str, Cal
         yield chosen, implementation(name, device.type)
 
 
-def _check(name: str, run: Callable[..., Any], case: Case, dtype: torch.dtype) -> None:
+def check(name: str, run: Callable[..., Any], case: Case, dtype: torch.dtype) -> None:
+    """Raise AssertionError unless an implementation gives what the definition of kernel `name` gives."""
     expected = KERNELS[name].definition(*case.arguments)
     torch.testing.assert_close(run(*case.arguments), expected, rtol=_TOLERANCES[dtype], atol=case.tolerance)
 
 
-def _median_seconds(run: Callable[..., Any], case: Case, device: torch.device, seconds: float) -> float:
+def median_seconds(run: Callable[..., Any], case: Case, device: torch.device, seconds: float) -> float:
     """Median time of a call. On a GPU its caches are cleared before each; on a CPU small cases stay in its caches."""
     if device.type == "cuda":
         from triton.testing import do_bench

@@ -1,11 +1,16 @@
 """What one kernel launch consists of, as plain data: the launchers run it, the compile gate compiles it."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
 import triton
 import triton.language as tl
+
+from forebay_kernels.tuning.tables import Table, shape_class, table_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +36,51 @@ class Launch:
         stages = {} if self.num_stages is None else {"num_stages": self.num_stages}
         return {"num_warps": self.num_warps, "enable_fp_fusion": True, **stages}
 
+    @property
+    def shape_class(self) -> str:
+        """What a table of measured options knows it by."""
+        return shape_class(self.kernel.__name__, self.arguments)
+
     def run(self) -> None:
+        """Start it with the options measured for it, where there are some; as `run_as_is` does."""
+        for recorder in _recorders:
+            recorder.append(self)
+        table = _current_table()
+        measured = table.get(self.shape_class) if table else None
+        self._start(self.options if measured is None else measured.merged(self.options))
+
+    def run_as_is(self) -> None:
         """Start it on the current stream of the current device, where the tensors must lie; does not wait for it."""
+        self._start(self.options)
+
+    def _start(self, options: dict[str, Any]) -> None:
         # CUDA refuses a grid with a zero, and an empty batch is no error.
         if 0 not in self.grid:
-            self.kernel[self.grid](**self.arguments, **self.options)
+            self.kernel[self.grid](**self.arguments, **options)
+
+
+_recorders: list[list[Launch]] = []
+
+
+@contextmanager
+def recorded() -> Iterator[list[Launch]]:
+    """Collect what is launched meanwhile."""
+    launches: list[Launch] = []
+    _recorders.append(launches)
+    try:
+        yield launches
+    finally:
+        _recorders.remove(launches)
+
+
+def _current_table() -> Table:
+    """The measured options of the current GPU; none in the interpreter."""
+    return {} if is_interpreted() else _table_of_device(torch.cuda.current_device())
+
+
+@cache
+def _table_of_device(index: int) -> Table:
+    return table_of(torch.cuda.get_device_name(index))
 
 
 def block_of(num_elements: int) -> int:
