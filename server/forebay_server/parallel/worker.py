@@ -18,7 +18,7 @@ from forebay_server.engine.device import available_bytes, resolve_device, resolv
 from forebay_server.engine.forward_pass import ForwardPass
 from forebay_server.engine.kv_cache import allocate_kv_cache, plan_kv_cache
 from forebay_server.errors import ExitCode, StartupError
-from forebay_server.launch import die_with_parent
+from forebay_server.launch import die_with_parent, give_way
 from forebay_server.parallel.connections import Connections
 from forebay_server.parallel.messages import (
     BlockTables,
@@ -132,6 +132,7 @@ class _Rank:
             raise ValueError(f"the first message is {type(join).__name__}")
         self._connections.connect(store_path(self._launch.store_fd), self._device)
         kv_cache = allocate_kv_cache(replace(layout, num_blocks=join.num_blocks), model.cache_config, self._device)
+        give_way()
         self._socket.send(Joined())
         return ForwardPass(model, kv_cache, self._launch.max_model_len)
 

@@ -66,7 +66,7 @@ class GgufCheckpoint:
             and self.config.architecture.startswith("gemma")
             and name.endswith("norm.weight")
         ):
-            return weight - 1  # files hold the multiplier, Hugging Face its distance from one
+            return weight.float() - 1  # files hold the multiplier, Hugging Face its distance from one
         return weight
 
     def _read(self, tensor: GgufTensor) -> torch.Tensor:
