@@ -74,6 +74,11 @@ class WeightSlot:
         """[out_features, in_features], as this rank has it."""
         return self.shape if self.cut is None else self.cut.shape(self.shape)
 
+    @property
+    def has_part_of_columns(self) -> bool:
+        """Whether this rank holds some of the columns only."""
+        return self.held_shape[1] < self.shape[1]
+
     def part_of(self, weight: LinearWeight) -> LinearWeight:
         """What this rank holds of the checkpoint's weight.
 

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import torch
 
 from forebay_kernels.fp8_weights import Fp8Weight
-from forebay_kernels.int4_weights import Int4Weight, chunk_of, pack_int4, unpack_int4
+from forebay_kernels.int4_weights import Int4Weight, chunk_of, group_of, pack_int4, unpack_int4
 from forebay_kernels.int8_weights import Int8Weight
 from forebay_kernels.reference.matmul import SCALE_BLOCK
 
@@ -144,7 +144,7 @@ def select_columns(weight: LinearWeight, start: int, stop: int) -> LinearWeight:
     """Some input features: what a rank of a row-parallel layer holds.
 
     A weight whose groups are not in the order of its columns (act-order) has no groups of one size left after a cut: it
-    comes back dequantized, as float32.
+    comes back dequantized, as float32; the loader plans it as a plain weight.
 
     Raises:
         ValueError: the columns cut through a group or block that shares one scale.
@@ -160,28 +160,32 @@ def select_columns(weight: LinearWeight, start: int, stop: int) -> LinearWeight:
     if group is not None and (start % group or (stop % group and stop != columns)):
         raise ValueError(f"columns {start} to {stop} cut through a group of {group} that shares one scale")
     if isinstance(weight, Int4Weight):
-        group_size = weight.group_size
-        numbers = unpack_int4(weight.packed, group_size)[:, start:stop]
-        first, last = start // group_size, stop // group_size
-        return Int4Weight(
-            pack_int4(numbers.contiguous(), group_size),
-            weight.scales[:, first:last].contiguous(),
-            None if weight.zeros is None else weight.zeros[:, first:last].contiguous(),
-            None,
-            None if weight.mins is None else weight.mins[:, first:last].contiguous(),
-        )
+        return _int4_columns(weight, start, stop)
     values = weight.values[:, start:stop].contiguous()
     scales = weight.scales if group is None else weight.scales[:, start // group : -(-stop // group)].contiguous()
     return Int8Weight(values, scales) if isinstance(weight, Int8Weight) else Fp8Weight(values, scales)
+
+
+def _int4_columns(weight: Int4Weight, start: int, stop: int) -> Int4Weight:
+    """See `select_columns`; where a row has one scale, it becomes that of every group that the part may have."""
+    numbers = unpack_int4(weight.packed, weight.group_size)[:, start:stop]
+    is_whole_row = weight.scales.shape[1] == 1
+    group_size = group_of(stop - start) if is_whole_row else weight.group_size
+    groups = torch.arange(start, stop, group_size) // weight.group_size
+    return Int4Weight(
+        pack_int4(numbers.contiguous(), group_size),
+        weight.scales[:, groups],
+        None if weight.zeros is None else weight.zeros[:, groups],
+        None,
+        None if weight.mins is None else weight.mins[:, groups],
+    )
 
 
 def _columns_that_share(weight: QuantizedWeight) -> int | None:
     """How many columns share a scale; None: all."""
     if isinstance(weight, Fp8Weight):
         return SCALE_BLOCK if weight.is_by_block else None
-    if isinstance(weight, Int8Weight) and weight.scales.shape[1] == 1:
-        return None
-    return weight.group_size
+    return None if weight.scales.shape[1] == 1 else weight.group_size
 
 
 def concatenate(weights: Sequence[LinearWeight]) -> LinearWeight | None:

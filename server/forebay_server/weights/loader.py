@@ -175,7 +175,9 @@ def target_formats(checkpoint: Checkpoint, slots: Slots, options: QuantizationOp
             layer = name.removesuffix(".weight")
             is_head = layer == HEAD or (is_table and checkpoint.config.tie_word_embeddings)
             place = WeightPlace(layer, slot.shape[1], is_table, is_head, slot.layer.is_quantizable)
-            formats[name] = target_format(place, checkpoint.formats.get(name, PLAIN), options)
+            suitable = target_format(place, checkpoint.formats.get(name, PLAIN), options)
+            # groups that are not in the order of the columns (act-order) are not whole on a rank with some columns
+            formats[name] = PLAIN if suitable.is_permuted and slot.has_part_of_columns else suitable
     return formats
 
 

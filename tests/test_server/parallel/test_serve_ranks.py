@@ -5,6 +5,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import openai
 import pytest
@@ -69,7 +70,7 @@ def test_a_rank_that_hangs_ends_the_pod(server: ServerProcess) -> None:
 
 def test_stages_of_a_real_model_answer_as_one(tmp_path: Path) -> None:
     """SmolLM2 in two stages, several requests at once: the greedy answers of one process, logits within 1e-5."""
-    settings = {"device": "cpu", "dtype": "float32", "max_model_len": 256, "kv_cache_tokens": 2048}
+    settings: dict[str, Any] = {"device": "cpu", "dtype": "float32", "max_model_len": 256, "kv_cache_tokens": 2048}
     sampling = SamplingParams(max_tokens=16, temperature=0, logprobs=1)
     one = LLM(str(smollm2_gguf()), **settings)
     expected = one.generate(PROMPTS, sampling)
