@@ -5,7 +5,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
@@ -23,6 +23,7 @@ _EXAMPLES = """
 examples:
   forebay eval --model ./SmolLM2-135M-Instruct --candidate int8
   forebay eval --model ./SmolLM2-135M-Instruct --candidate int4 --prompts mine.jsonl -o json --png int4.png
+  forebay eval --model ./model --candidate int4 --quantization-group-size 128 --quantization-exclude down_proj
   forebay eval --model ./model --candidate bf16 --kv-cache-dtype int8
   forebay eval --model ./model --candidate auto --candidate-model ./model-awq
 
@@ -88,12 +89,14 @@ def _evaluate(options: argparse.Namespace) -> int:
     compared = _compare(options, prompts)
     thresholds = Thresholds(options.max_kl, options.min_top1, options.max_perplexity_increase)
     summary = summarize(compared, options.resamples, options.seed)
+    by = f" by {options.quantization_group_size}" if options.candidate.quantization == "int4" else ""
+    without = f" without {' '.join(options.quantization_exclude)}" if options.quantization_exclude else ""
     cache = "" if options.kv_cache_dtype == "auto" else f", KV cache {options.kv_cache_dtype}"
     other = "" if options.candidate_model is None else f" ({Path(options.candidate_model).name})"
     evaluation = Evaluation(
         model=Path(options.model).name,
         baseline=options.baseline.name,
-        candidate=options.candidate.name + other + cache,
+        candidate=options.candidate.name + by + without + other + cache,
         prompts=options.prompts or DEFAULT_FILE,
         summary=summary,
         checks=judge(summary, thresholds),
@@ -121,7 +124,14 @@ def _compare(options: argparse.Namespace, prompts: list[list[int]]) -> list["Pro
     longest = max(map(len, prompts)) + options.continuation_tokens
     baseline = Scorer(_config(options, options.model, options.baseline, longest, "auto"))
     candidate_model = options.candidate_model or options.model
-    candidate = Scorer(_config(options, candidate_model, options.candidate, longest, options.kv_cache_dtype))
+    config = _config(options, candidate_model, options.candidate, longest, options.kv_cache_dtype)
+    candidate = Scorer(
+        replace(
+            config,
+            quantization_group_size=options.quantization_group_size,
+            quantization_exclude=tuple(options.quantization_exclude),
+        )
+    )
     answers: list[list[int]] = [[] for _ in prompts]
     if options.continuation_tokens:
         answers = baseline.continuations(prompts, options.continuation_tokens)
@@ -168,6 +178,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("--candidate-model", help="another checkpoint of the same model, quantized offline (default: --model)")
     add("--kv-cache-dtype", choices=get_args(KVCacheDtype), default="auto", help="of the candidate (default: auto)")
+    add("--quantization-group-size", type=int, choices=(32, 64, 128), default=32, help="of int4 (default: 32)")
+    add("--quantization-exclude", nargs="+", default=[], metavar="LAYER", help="layers that stay in dtype")
     add("--device", choices=["auto", "cpu", "cuda"], default="auto", help="where to compute (default: auto)")
     add("--prompts", metavar="FILE", help="a .jsonl file (default: 119 short ones of the package)")
     add("--max-prompt-tokens", type=_whole(1, _LONGEST_TEXT), default=512, help="longer ones are cut (default: 512)")

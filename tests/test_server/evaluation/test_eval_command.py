@@ -65,6 +65,19 @@ def test_the_same_weights_pass_with_nothing_to_see(
     assert found["summary"]["num_prompts"] == 8
 
 
+def test_the_candidate_takes_the_flags_of_quantization(
+    model: Path, prompts: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ("--model", str(model), "--prompts", str(prompts), "--candidate", "int4", "--max-kl", "9")
+    _, coarse = run(capsys, *arguments, "--quantization-group-size", "64")
+    _, fine = run(capsys, *arguments)
+    _, nothing = run(capsys, *arguments, "--quantization-exclude", "re:.*")
+    assert coarse["candidate"] == "int4 by 64"
+    assert nothing["candidate"] == "int4 by 32 without re:.*"
+    assert coarse["summary"]["kl_mean"]["value"] > fine["summary"]["kl_mean"]["value"] > 0
+    assert nothing["summary"]["kl_mean"]["value"] == pytest.approx(0, abs=1e-9)
+
+
 def test_a_damaged_candidate_fails(
     model: Path, prompts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
