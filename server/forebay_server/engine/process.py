@@ -47,7 +47,8 @@ def _import_torch() -> None:
     sys.modules[name] = ModuleType(name)
     import torch
 
-    del sys.modules[name], torch._meta_registrations
+    del sys.modules[name]
+    vars(torch).pop("_meta_registrations", None)
 
 
 if __name__ == "__main__":
