@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,7 @@ from forebay_kernels.compile_table import TABLE_PATH, Key, Use, format_table
 from forebay_kernels.dispatch import KERNELS
 from forebay_kernels.machine_code import Resources, occupancy_of, resources_of
 from forebay_kernels.production import production_launches
-from forebay_kernels.targets import TARGETS, Target
+from forebay_kernels.targets import TARGETS, Target, target_named
 
 if TYPE_CHECKING:
     from forebay_kernels.gpu.launch import Launch
@@ -29,10 +30,14 @@ if TYPE_CHECKING:
 _EXAMPLES = """examples:
   python -m forebay_kernels.compile_ahead                              every kernel for every target
   python -m forebay_kernels.compile_ahead --target sm_90 --kernel rotary
+  python -m forebay_kernels.compile_ahead --target sm_75 --dtype float16      a GPU that is not in the list
   python -m forebay_kernels.compile_ahead --json > kernels.json
   python -m forebay_kernels.compile_ahead --write-table                after a change that moves a register
 
 exit status: 0 when every kernel compiles within its target's limits, 1 when one does not, 2 for a bad command line."""
+
+
+_DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,21 +52,30 @@ class Row:
     spilled_bytes: int
     """Bytes of memory that a thread needs because its values do not fit in registers."""
     shared_bytes: int
-    max_shared_bytes: int
+    max_shared_bytes: int | None
+    """None: this tool does not know the target's."""
     num_warps: int
-    occupancy: float
-    """Share of a multiprocessor's warps that it holds when this kernel fills it, 0 to 1."""
+    occupancy: float | None
+    """Share of a multiprocessor's warps that it holds when this kernel fills it, 0 to 1; None: not known."""
+    error: str | None = None
+    """Why the compiler refused it, in one line; all numbers are 0 then."""
 
     @property
     def problem(self) -> str | None:
         """Why this row must not ship, or None."""
+        if self.error is not None:
+            return f"does not compile: {self.error}"
         if self.binary_bytes == 0:
             return "no machine code"
         if self.spilled_bytes:
             return f"spills {self.spilled_bytes} bytes a thread"
-        if self.shared_bytes > self.max_shared_bytes:
+        if self.max_shared_bytes is not None and self.shared_bytes > self.max_shared_bytes:
             return f"needs {self.shared_bytes} bytes of shared memory, the target has {self.max_shared_bytes}"
         return None
+
+
+class RefusedError(Exception):
+    """The compiler cannot make a kernel for a target; says why in one line."""
 
 
 def compile_launch(launch: "Launch", target: Target) -> tuple[bytes, Resources]:
@@ -69,10 +83,13 @@ def compile_launch(launch: "Launch", target: Target) -> tuple[bytes, Resources]:
 
     Raises:
         RuntimeError: Triton runs as an interpreter in this process (TRITON_INTERPRET), which cannot compile.
+        RefusedError: the compiler cannot make this kernel for this target.
     """
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
+    from triton.compiler.errors import CompilationError
+    from triton.runtime.errors import PTXASError
 
     if not isinstance(launch.kernel, triton.JITFunction):
         raise RuntimeError("cannot compile while TRITON_INTERPRET is set: unset it and start a new process")
@@ -92,14 +109,25 @@ def compile_launch(launch: "Launch", target: Target) -> tuple[bytes, Resources]:
             attributes[(index,)] = [["tt.divisibility", 16]]
     source = ASTSource(fn=launch.kernel, signature=signature, constexprs=constants, attrs=attributes)
     gpu = GPUTarget(target.backend, target.arch, target.warp_size)
-    compiled = triton.compile(source, target=gpu, options=launch.options)
+    try:
+        compiled = triton.compile(source, target=gpu, options=launch.options)
+    except (CompilationError, PTXASError, RuntimeError) as error:
+        raise RefusedError(_one_line(error)) from error
     return compiled.kernel, resources_of(compiled)
 
 
 def compile_row(kernel: str, configuration: str, launch: "Launch", target_name: str) -> Row:
-    """Compile one launch for one of TARGETS and describe the outcome."""
-    target = TARGETS[target_name]
-    binary, resources = compile_launch(launch, target)
+    """Compile one launch for one target and describe the outcome, a refusal of the compiler included.
+
+    Raises:
+        RuntimeError: as `compile_launch`.
+    """
+    target = target_named(target_name)
+    binary, resources, error = b"", Resources(0, 0, 0), None
+    try:
+        binary, resources = compile_launch(launch, target)
+    except RefusedError as caught:
+        error = str(caught)
     return Row(
         kernel=kernel,
         configuration=configuration,
@@ -110,13 +138,28 @@ def compile_row(kernel: str, configuration: str, launch: "Launch", target_name: 
         shared_bytes=resources.shared_bytes,
         max_shared_bytes=target.max_shared_bytes,
         num_warps=launch.num_warps,
-        occupancy=occupancy_of(resources, launch.num_warps, target),
+        occupancy=None if error is not None else occupancy_of(resources, launch.num_warps, target),
+        error=error,
     )
 
 
-def compile_rows(jobs: list[tuple[str, int]], num_processes: int) -> Iterator[Row]:
-    """Compile (target, index of `production_launches`) one after the other, or in several processes; in order."""
-    if num_processes == 1:
+def _one_line(error: Exception) -> str:
+    """The last line of what the compiler said that says something."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip(" ^~")]
+    return lines[-1] if lines else type(error).__name__
+
+
+Job = tuple[str, str, int]
+"""(target, dtype, index of `production_launches`)."""
+
+
+def compile_rows(jobs: list[Job], num_processes: int) -> Iterator[Row]:
+    """Compile one after the other, or in several processes; in order.
+
+    Raises:
+        BrokenProcessPool: the compiler ended its process, as LLVM does when it does not know a target.
+    """
+    if num_processes == 1 and all(target in TARGETS for target, _, _ in jobs):
         yield from map(_compile_job, jobs)
         return
     # Spawned, not forked: the compiler has threads.
@@ -125,9 +168,9 @@ def compile_rows(jobs: list[tuple[str, int]], num_processes: int) -> Iterator[Ro
         yield from pool.map(_compile_job, jobs, chunksize=4)
 
 
-def _compile_job(job: tuple[str, int]) -> Row:
-    target_name, index = job
-    kernel, configuration, launch = list(production_launches(TARGETS[target_name]))[index]
+def _compile_job(job: Job) -> Row:
+    target_name, dtype, index = job
+    kernel, configuration, launch = list(production_launches(target_named(target_name), _DTYPES[dtype]))[index]
     return compile_row(kernel, configuration, launch, target_name)
 
 
@@ -160,8 +203,11 @@ def main(arguments: list[str] | None = None, *, echo: Callable[[str], None] = pr
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "--target", action="append", choices=TARGETS, help="GPU to compile for; repeatable; default all"
+        "--target",
+        action="append",
+        help=f"GPU to compile for; repeatable; default {', '.join(TARGETS)}; others that Triton knows are compiled too",
     )
+    parser.add_argument("--dtype", choices=_DTYPES, default="bfloat16", help="of activations; default: %(default)s")
     parser.add_argument("--kernel", action="append", help="kernel to compile; repeatable; default all")
     parser.add_argument("--json", action="store_true", help="print a JSON list instead of a table")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes; default: one a core")
@@ -169,8 +215,18 @@ def main(arguments: list[str] | None = None, *, echo: Callable[[str], None] = pr
     options = parser.parse_args(arguments)
     if options.jobs < 1:
         parser.error(f"argument --jobs: must be at least 1, got {options.jobs}")
-    if options.write_table and (options.target or options.kernel):
-        parser.error("argument --write-table: the table has every kernel for every target; leave --target, --kernel")
+    if options.write_table and (options.target or options.kernel or options.dtype != "bfloat16"):
+        parser.error(
+            "argument --write-table: the table has every kernel for every target in bfloat16; "
+            "leave --target, --kernel and --dtype"
+        )
+    for name in options.target or ():
+        try:
+            target = target_named(name)
+        except ValueError as error:
+            parser.error(f"argument --target: {error}")
+        if options.dtype == "bfloat16" and not target.has_bfloat16:
+            parser.error(f"argument --target: {name} does not multiply bfloat16: use --dtype float16")
     if os.environ.get("TRITON_INTERPRET", "0") not in ("", "0"):
         parser.error("TRITON_INTERPRET is set, and the interpreter compiles nothing: unset it")
     known = sorted(KERNELS)
@@ -179,19 +235,26 @@ def main(arguments: list[str] | None = None, *, echo: Callable[[str], None] = pr
             parser.error(f"argument --kernel: unknown kernel {kernel!r}; there are {', '.join(known)}")
 
     jobs = [
-        (target_name, index)
+        (target_name, options.dtype, index)
         for target_name in options.target or TARGETS
-        for index, (kernel, _, _) in enumerate(production_launches(TARGETS[target_name]))
+        for index, (kernel, _, _) in enumerate(production_launches(target_named(target_name), _DTYPES[options.dtype]))
         if not options.kernel or kernel in options.kernel
     ]
     rows = []
     started = time.monotonic()
     if not options.json:
         echo(_line("kernel", "configuration", "target", "registers", "spilled", "shared", "warps", "occupancy"))
-    for row in compile_rows(jobs, options.jobs):
-        rows.append(row)
-        if not options.json:
-            echo(_table_line(row))
+    try:
+        for row in compile_rows(jobs, options.jobs):
+            rows.append(row)
+            if not options.json:
+                echo(_table_line(row))
+    except BrokenProcessPool:
+        target_name, _, _ = jobs[len(rows)]
+        print(
+            f"error: the compiler gave up while it compiled for {target_name}: does it know this GPU?", file=sys.stderr
+        )
+        return 1
     problems = [f"{row.kernel}, {row.configuration}, {row.target}: {row.problem}" for row in rows if row.problem]
     if options.json:
         echo(json.dumps([asdict(row) for row in rows], indent=1))
@@ -206,7 +269,7 @@ def main(arguments: list[str] | None = None, *, echo: Callable[[str], None] = pr
 
 def table_entry(row: Row) -> tuple[Key, Use]:
     """Return the row's key and use in the checked-in table."""
-    use = (row.registers, row.spilled_bytes, row.shared_bytes, row.num_warps, round(100 * row.occupancy))
+    use = (row.registers, row.spilled_bytes, row.shared_bytes, row.num_warps, round(100 * (row.occupancy or 0)))
     return (row.kernel, row.configuration, row.target), use
 
 
@@ -218,6 +281,8 @@ def triton_version() -> str:
 
 
 def _table_line(row: Row) -> str:
+    if row.error is not None:
+        return _line(row.kernel, row.configuration, row.target, f"  does not compile: {row.error}")
     return _line(
         row.kernel,
         row.configuration,
@@ -226,7 +291,7 @@ def _table_line(row: Row) -> str:
         f"{row.spilled_bytes} B",
         f"{row.shared_bytes} B",
         str(row.num_warps),
-        f"{row.occupancy:.0%}",
+        "?" if row.occupancy is None else f"{row.occupancy:.0%}",
     )
 
 

@@ -46,6 +46,7 @@ KERNELS: dict[str, Kernel] = {
     "fp8_matmul": Kernel(reference.fp8_matmul, "forebay_kernels.gpu.scaled_matmul"),
     "w8a16_matmul": Kernel(reference.w8a16_matmul, "forebay_kernels.gpu.scaled_matmul"),
     "w4a16_matmul": Kernel(reference.w4a16_matmul, "forebay_kernels.gpu.w4a16_matmul"),
+    "fused_moe": Kernel(reference.fused_moe, "forebay_kernels.gpu.fused_moe"),
     "gather_kv_blocks": Kernel(reference.gather_kv_blocks, "forebay_kernels.gpu.gather_kv_blocks"),
     "apply_bitmask": Kernel(reference.apply_bitmask, "forebay_kernels.gpu.apply_bitmask"),
     "sample": Kernel(reference.sample, "forebay_kernels.gpu.sample"),

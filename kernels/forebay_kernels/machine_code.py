@@ -23,12 +23,15 @@ class Resources:
     """Shared memory (LDS on AMD) of one program."""
 
 
-def occupancy_of(resources: Resources, num_warps: int, target: Target) -> float:
+def occupancy_of(resources: Resources, num_warps: int, target: Target) -> float | None:
     """Return which share of the warps that a multiprocessor could hold it holds, 0 to 1, when this kernel fills it.
 
     NVIDIA: 65,536 registers a multiprocessor, given out to warps by 256, and 1 KiB of shared memory beside each
     program's own (CUDA programming guide, occupancy). AMD: 512 registers a lane in each of 4 units, given out by 8.
+    None where the target's limits are not known.
     """
+    if target.max_warps is None:
+        return None
     if target.backend == "cuda":
         registers_of_warp = -(-resources.registers * 32 // 256) * 256
         by_registers = 65536 // (registers_of_warp * num_warps)

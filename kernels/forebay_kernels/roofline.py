@@ -20,6 +20,8 @@ DRAFTS = 3
 """Drafted tokens of each sequence that is verified."""
 GROUP_SIZE = 64
 """Of 4-bit weights."""
+NUM_EXPERTS, EXPERTS_OF_TOKEN = 8, 2
+"""Of a mixture of experts, each as wide as the model's feed-forward part: Mixtral 8x7B, where that is Llama 3 8B's."""
 PAGE_TOKENS = (1, 64, 2048)
 
 NumberFormat = Literal["bf16", "int8", "fp8"]
@@ -95,6 +97,14 @@ def _product(s: ModelShape, t: int, *, x: int, weight: float, number_format: Num
     return Work(bytes_moved, 2 * t * hidden * hidden, number_format)
 
 
+def _fused_moe(s: ModelShape, t: int) -> Work:
+    """Tokens choose in turn: no expert twice before all were chosen."""
+    numbers_of_expert = 3 * s.hidden_size * s.intermediate_size
+    num_pairs = t * EXPERTS_OF_TOKEN
+    bytes_moved = 2 * t * s.hidden_size * 2 + min(num_pairs, NUM_EXPERTS) * numbers_of_expert * 2 + num_pairs * 12
+    return Work(bytes_moved, 2 * num_pairs * numbers_of_expert)
+
+
 KERNEL_WORK: dict[str, Callable[[ModelShape, int], Work]] = {
     "rms_norm": lambda s, t: Work(2 * t * s.hidden_size * 2 + s.hidden_size * 2),
     "add_rms_norm": lambda s, t: Work(4 * t * s.hidden_size * 2 + s.hidden_size * 2),
@@ -114,6 +124,7 @@ KERNEL_WORK: dict[str, Callable[[ModelShape, int], Work]] = {
     "fp8_matmul": lambda s, t: _product(s, t, x=1, weight=1, number_format="fp8"),
     "w8a16_matmul": lambda s, t: _product(s, t, x=2, weight=1, number_format="bf16"),
     "w4a16_matmul": lambda s, t: _product(s, t, x=2, weight=0.5, number_format="bf16"),
+    "fused_moe": _fused_moe,
     "apply_bitmask": lambda s, t: Work(t * VOCAB_SIZE + t * VOCAB_SIZE // 8),
     "sample": lambda s, t: Work(t * VOCAB_SIZE * 4 + 32 * t),
     "verify_draft": lambda s, t: Work(t * (VOCAB_SIZE * 4 + 8 * DRAFTS) + 20 * t * (DRAFTS + 1) + 12 * t),
@@ -132,8 +143,9 @@ def page(shape: ModelShape) -> str:
         f"The least that each kernel must move and compute for {shape.name} in bfloat16, and the microseconds that",
         "this takes each GPU at the peaks of its data sheet: no implementation is faster. Times with a * are bound by",
         "products, the others by memory. T: tokens; sequences of 1,024 cached tokens for `decode_attention`, rows of",
-        "logits for sampling, blocks for copies. The formulas in letters: [kernels.md](kernels.md). What a kernel",
-        "reaches on the GPU at hand: `python kernels/benchmarks/bench_<name>.py`.",
+        "logits for sampling, blocks for copies; `fused_moe` has 8 experts, 2 for a token (Mixtral 8x7B). The formulas",
+        "in letters: [kernels.md](kernels.md). What a kernel reaches on the GPU at hand:",
+        "`python kernels/benchmarks/bench_<name>.py`.",
         "",
         "| kernel | T | bytes | operations | " + " | ".join(names) + " |",
         "|---|--:|--:|--:|" + "--:|" * len(names),

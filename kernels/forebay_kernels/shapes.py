@@ -21,3 +21,22 @@ MODEL_SHAPES = (
     ModelShape("llama-3-70b", 8192, 28672, 64, 8, 128),
 )
 """From each model's published config.json."""
+
+
+@dataclass(frozen=True, slots=True)
+class MoeShape:
+    """The sizes of one mixture of experts that its kernel depends on."""
+
+    name: str
+    hidden_size: int
+    intermediate_size: int
+    """Of one expert."""
+    num_experts: int
+    experts_of_token: int
+
+
+MOE_SHAPES = (
+    MoeShape("mixtral-8x7b", 4096, 14336, 8, 2),
+    MoeShape("qwen3-30b-a3b", 2048, 768, 128, 8),
+)
+"""From each model's published config.json."""

@@ -14,7 +14,7 @@ from forebay_kernels.compile_ahead import Row, main, table_entry, triton_version
 from forebay_kernels.compile_table import TABLE_PATH, differences, format_table, parse_table
 from forebay_kernels.dispatch import KERNELS
 from forebay_kernels.machine_code import Resources, occupancy_of, resources_of_amdgcn, resources_of_cuobjdump
-from forebay_kernels.targets import TARGETS
+from forebay_kernels.targets import TARGETS, target_named
 
 PACKAGE_ROOT = Path(forebay_kernels.__file__).parents[1]
 
@@ -86,6 +86,30 @@ for target, hidden_size in (("sm_80", 16384), ("gfx942", 32768)):
     assert all(line.startswith("spills ") for line in lines), lines
 
 
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("target", ["sm_75", "sm_86", "sm_120", "gfx90a", "gfx1100"])
+def test_gpus_beyond_the_list_are_compiled_for(target: str) -> None:
+    done = _run(
+        *("-m", "forebay_kernels.compile_ahead", "--json", "--jobs", "1", "--dtype", "float16"),
+        *("--target", target, "--kernel", "apply_bitmask"),
+    )
+    assert done.returncode == 0, done.stderr
+    (row,) = json.loads(done.stdout)
+    assert row["target"] == target
+    assert row["binary_bytes"] > 0
+    assert 0 < row["registers"] <= 255
+
+
+@pytest.mark.timeout(600)
+def test_a_gpu_that_the_compiler_does_not_know_is_an_error() -> None:
+    done = _run(
+        "-m", "forebay_kernels.compile_ahead", "--jobs", "1", "--target", "gfx999f", "--kernel", "apply_bitmask"
+    )
+    assert done.returncode == 1
+    assert "gfx999f" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 ROWS = {
     ("rotary", "heads 9+3 of 64", "sm_80"): (40, 0, 0, 2, 94),
     ("rms_norm", "hidden 576", "sm_90"): (32, 0, 8, 4, 50),
@@ -130,7 +154,43 @@ def test_occupancy(target: str, registers: int, shared_bytes: int, num_warps: in
     assert occupancy_of(resources, num_warps, TARGETS[target]) == pytest.approx(share)
 
 
-def _row(**changed: int) -> Row:
+def test_occupancy_of_a_gpu_without_known_limits_is_not_told() -> None:
+    assert occupancy_of(Resources(registers=32, spilled_bytes=0, shared_bytes=0), 4, target_named("gfx1100")) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "backend", "warp_size", "max_shared_bytes"),
+    [
+        ("sm_75", "cuda", 32, 64 * 1024),
+        ("sm_86", "cuda", 32, 99 * 1024),
+        ("sm_120", "cuda", 32, 99 * 1024),
+        ("sm_110", "cuda", 32, None),
+        ("gfx90a", "hip", 64, 64 * 1024),
+        ("gfx1100", "hip", 32, 64 * 1024),
+    ],
+)
+def test_targets_beyond_the_list(name: str, backend: str, warp_size: int, max_shared_bytes: int | None) -> None:
+    target = target_named(name)
+    assert (target.backend, target.warp_size, target.max_shared_bytes) == (backend, warp_size, max_shared_bytes)
+    assert str(target.arch) == name.removeprefix("sm_")
+
+
+@pytest.mark.parametrize("name", ["sm_90a", "sm_70", "h100", "gfx", "gfx12345", "", "sm_86 "])
+def test_what_no_gpu_is_called_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="expected sm_80, sm_89, sm_90, sm_100, gfx942, or another such as sm_86"):
+        target_named(name)
+
+
+def test_what_gpus_can_multiply() -> None:
+    def names(trait: Any) -> set[str]:
+        return {name for name in (*TARGETS, "sm_75", "sm_86", "sm_120", "gfx90a") if trait(target_named(name))}
+
+    assert names(lambda target: not target.has_bfloat16) == {"sm_75"}
+    assert names(lambda target: target.multiplies_fp8) == {"sm_89", "sm_90", "sm_100", "sm_120"}
+    assert names(lambda target: target.multiplies_from_registers) == {"sm_75", "sm_80", "sm_86", "sm_89", "sm_120"}
+
+
+def _row(**changed: Any) -> Row:
     sizes = {"binary_bytes": 9, "registers": 9, "spilled_bytes": 0, "shared_bytes": 8, "max_shared_bytes": 8}
     return Row(kernel="k", configuration="c", target="sm_80", num_warps=4, occupancy=0.5, **(sizes | changed))
 
@@ -142,6 +202,8 @@ def _row(**changed: int) -> Row:
         (_row(binary_bytes=0), "no machine code"),
         (_row(spilled_bytes=4), "spills 4 bytes a thread"),
         (_row(shared_bytes=9), "needs 9 bytes of shared memory, the target has 8"),
+        (_row(shared_bytes=9, max_shared_bytes=None), None),
+        (_row(binary_bytes=0, error="no such instruction"), "does not compile: no such instruction"),
     ],
 )
 def test_a_row_over_a_limit_has_a_problem(row: Row, problem: str | None) -> None:
@@ -182,6 +244,12 @@ def test_the_command_refuses_the_interpreter_and_unknown_kernels(
     with pytest.raises(SystemExit, match="2"):
         main(["--write-table", "--target", "sm_80"])
     assert "the table has every kernel for every target" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="2"):
+        main(["--target", "h100"])
+    assert "argument --target: unknown target 'h100': expected sm_80, " in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="2"):
+        main(["--target", "sm_75"])
+    assert "argument --target: sm_75 does not multiply bfloat16: use --dtype float16" in capsys.readouterr().err
     with pytest.raises(SystemExit, match="2"):
         main(["--kernel", "softmax"])
     assert "unknown kernel 'softmax'; there are add_rms_norm, " in capsys.readouterr().err

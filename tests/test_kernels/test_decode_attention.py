@@ -5,7 +5,7 @@ import torch
 
 from forebay_kernels import decode_attention, reference
 from forebay_kernels.gpu import decode_attention as gpu
-from tests.test_kernels.comparison import random_tensor
+from tests.test_kernels.comparison import DEVICE, random_tensor
 from tests.test_kernels.paged import paged_cache
 
 # As for prefill attention.
@@ -98,7 +98,7 @@ def test_a_long_sequence_has_longer_splits_instead_of_more() -> None:
 
 
 def gpu_splits(length: int) -> int:
-    from forebay_kernels.gpu.decode_attention import num_splits_of
+    from forebay_kernels.gpu.decode_splits import num_splits_of
 
     return num_splits_of(length)
 
@@ -123,6 +123,67 @@ def test_room_for_longer_sequences_changes_nothing() -> None:
     assert torch.equal(gpu.decode_attention(**roomy), gpu.decode_attention(**arguments))
 
 
+def _assert_mass_equal(arguments: dict[str, Any]) -> torch.Tensor:
+    """The mass of the kernel, which equals the definition's and changes no bit of the output."""
+    shape = arguments["block_table"].shape
+    found, expected = (torch.full(shape, 7.0, device=DEVICE) for _ in range(2))
+    output = gpu.decode_attention(**arguments, attention_mass=found)
+    assert torch.equal(output, gpu.decode_attention(**arguments))
+    reference.decode_attention(**arguments, attention_mass=expected)
+    tolerance = 1e-5 if arguments["query"].dtype == torch.float32 else 2.0**-6
+    torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
+    num_heads = arguments["query"].shape[1]
+    sums = torch.where(arguments["seq_lens"] > 0, float(num_heads), 0.0)
+    torch.testing.assert_close(found.sum(1), sums, rtol=1e-4, atol=1e-4)
+    return found
+
+
+@pytest.mark.parametrize("block_size", [1, 4, 16, 64, 128])
+def test_the_mass_of_each_block(block_size: int) -> None:
+    # None; a part of a block; one split, one token more, several.
+    _assert_mass_equal(_arguments([0, 3, 256, 257, 700], heads=(3, 1), block_size=block_size))
+
+
+def test_the_mass_of_blocks_of_several_tiles() -> None:
+    # Heads of 256 in float32: 16 keys a tile, 4 tiles a block.
+    _assert_mass_equal(_arguments([70, 300], heads=(2, 1), head_dim=256, block_size=64))
+
+
+@pytest.mark.parametrize("heads", [(9, 3), (17, 1), (70, 1)])
+def test_the_mass_is_added_up_over_all_heads(heads: tuple[int, int]) -> None:
+    _assert_mass_equal(_arguments([20, 300], heads=heads, head_dim=6))
+
+
+@pytest.mark.parametrize("options", [{"soft_cap": 2.0}, {"scale": 4.0}])
+@pytest.mark.parametrize("cache_dtype", [torch.float32, torch.int8, torch.float8_e4m3fn])
+def test_the_mass_under_a_cap_or_with_sharp_scores(cache_dtype: torch.dtype, options: dict[str, float]) -> None:
+    """Scores of up to 60: blocks whose mass is almost none, and a maximum that grows from tile to tile."""
+    _assert_mass_equal(_arguments([600, 90], heads=(2, 2), cache_dtype=cache_dtype) | options)
+
+
+def test_the_mass_of_bfloat16() -> None:
+    _assert_mass_equal(_arguments([300, 20], dtype=torch.bfloat16))
+
+
+def test_the_mass_of_more_blocks_than_one_program_adds_up() -> None:
+    mass = _assert_mass_equal(_arguments([300, 2], heads=(1, 1), head_dim=4, block_size=2))
+    assert mass.shape == (2, 152)
+    assert mass[0, 149] > 0
+
+
+def test_the_mass_of_a_sequence_alone_equals_that_in_a_batch_bit_for_bit() -> None:
+    lengths = [300, 7, 600]
+    arguments = _arguments(lengths, dtype=torch.float16)
+    batch = torch.empty(arguments["block_table"].shape, device=DEVICE)
+    gpu.decode_attention(**arguments, attention_mass=batch)
+    for seq, length in enumerate(lengths):
+        only = slice(seq, seq + 1)
+        alone = arguments | {name: arguments[name][only].clone() for name in ("query", "block_table", "seq_lens")}
+        mass = torch.empty(alone["block_table"].shape, device=DEVICE)
+        gpu.decode_attention(**(alone | {"max_seq_len": length, "attention_mass": mass}))
+        assert torch.equal(mass[0], batch[seq])
+
+
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
@@ -133,6 +194,12 @@ def test_room_for_longer_sequences_changes_nothing() -> None:
         ({"block_table": torch.zeros(1, 3).int()}, r"block_table: expected shape \[2, max_blocks\], got \[1, 3\]"),
         ({"max_seq_len": 49}, "max_seq_len: expected 0 to 48, what a row of block_table holds, got 49"),
         ({"scale": -1.0}, "scale: must be above 0, got -1.0"),
+        ({"attention_mass": torch.ones(2, 2)}, r"attention_mass: expected shape \[2, 3\], got \[2, 2\]"),
+        ({"attention_mass": torch.ones(2, 3).half()}, "attention_mass: expected torch.float32, got torch.float16"),
+        (
+            {"attention_mass": torch.ones(2, 3), "sliding_window": 8},
+            "attention_mass: needs blocks of a power of two and no sliding window, got .* and sliding_window 8",
+        ),
     ],
 )
 def test_arguments_that_do_not_fit_are_named(changed: dict[str, Any], message: str) -> None:

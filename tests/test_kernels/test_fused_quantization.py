@@ -18,7 +18,9 @@ NAMES = ("rms_norm_quantize", "add_rms_norm_quantize", "silu_and_mul_quantize", 
 def _arguments(name: str, num_tokens: int, size: int, dtype: torch.dtype) -> tuple[Any, ...]:
     """Rows that are slices of longer ones."""
     wide = random_tensor(num_tokens, 4 * size + 3, dtype=dtype, seed=1, scale=2)
-    x, residual, gate_up = wide[:, 1 : size + 1], wide[:, size + 2 : 2 * size + 2], wide[:, 2 : 2 * size + 2]
+    wide[:, 2 * size + 2 :] = 3e3  # must not be read
+    x, gate_up = wide[:, 1 : size + 1], wide[:, 2 : 2 * size + 2]
+    residual = random_tensor(num_tokens, size + 5, dtype=dtype, seed=3, scale=2)[:, 2:-3]
     weight = random_tensor(size, dtype=dtype, seed=2) * 0.2 + 1
     return {
         "rms_norm_quantize": (x, weight, 1e-5),
@@ -56,9 +58,11 @@ def test_it_equals_its_definition(
 
 @pytest.mark.parametrize("name", NAMES)
 def test_it_rounds_where_the_definition_rounds(name: str) -> None:
-    arguments = _arguments(name, 3, 300, torch.float16)
+    arguments = _arguments(name, 20, 300, torch.float16)
     outputs, expected = _gpu(name)(*arguments, torch.int8), getattr(reference, name)(*arguments, torch.int8)
     assert float((outputs[0] == expected[0]).float().mean()) > 0.98
+    # A scale is that of the largest number as it was rounded to float16: others lie up to 2**-11 apart.
+    assert int(torch.isclose(outputs[1], expected[1], rtol=1e-6, atol=0).sum()) >= 18
 
 
 @pytest.mark.parametrize("name", ["silu_and_mul_quantize", "gelu_and_mul_quantize"])

@@ -25,15 +25,16 @@ def _arguments(
     block_size: int = 16,
 ) -> dict[str, Any]:
     num_heads, num_kv_heads = heads
-    fused = random_tensor(sum(new), num_heads + 2 * num_kv_heads, head_dim, dtype=dtype, seed=1)
+    num_tokens = sum(new)
     cache = paged_cache(
         context, num_kv_heads=num_kv_heads, head_dim=head_dim, dtype=cache_dtype or dtype, block_size=block_size
     )
     bounds = torch.tensor([0, *torch.tensor(new).cumsum(0).tolist()] if new else [0], dtype=torch.int32, device=DEVICE)
     return {
-        "query": fused[:, :num_heads],
-        "key": fused[:, num_heads:-num_kv_heads],
-        "value": fused[:, -num_kv_heads:],
+        # Slices of larger tensors, each with strides of its own.
+        "query": random_tensor(num_tokens, num_heads + 1, head_dim + 2, dtype=dtype, seed=1)[:, 1:, 1:-1],
+        "key": random_tensor(num_tokens, num_kv_heads + 2, head_dim + 4, dtype=dtype, seed=2)[:, 1:-1, 2:-2],
+        "value": random_tensor(num_tokens, num_kv_heads + 3, head_dim + 6, dtype=dtype, seed=3)[:, 2:-1, 3:-3],
         "block_table": cache.block_table,
         "cu_seqlens_q": bounds,
         "context_lens": cache.lengths,

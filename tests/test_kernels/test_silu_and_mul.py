@@ -6,7 +6,7 @@ from forebay_kernels.gpu import silu_and_mul as gpu
 from tests.test_kernels.comparison import DEVICE, DTYPES, assert_close, random_tensor, share_of_equal_bits
 
 # One element, odd, one below and above a power of two, one above a program's block, SmolLM2's.
-INTERMEDIATE_SIZES = (1, 7, 255, 257, 1025, 1536)
+INTERMEDIATE_SIZES = (1, 7, 255, 257, 1025, 1536, 2048)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

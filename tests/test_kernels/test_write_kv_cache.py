@@ -3,6 +3,7 @@ import torch
 
 from forebay_kernels import reference, write_kv_cache
 from forebay_kernels.gpu import write_kv_cache as gpu
+from forebay_kernels.reference.quantization import quantize_rows
 from tests.test_kernels.comparison import DEVICE, DTYPES, assert_close, random_tensor
 
 NUM_BLOCKS, BLOCK_SIZE = 3, 4
@@ -15,8 +16,10 @@ Cache = dict[str, torch.Tensor]
 def _inputs(
     num_tokens: int, num_heads: int, num_kv_heads: int, head_dim: int, dtype: torch.dtype
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    fused = random_tensor(num_tokens, num_heads + 2 * num_kv_heads, head_dim, dtype=dtype, seed=1)
-    query, key, value = fused[:, :num_heads], fused[:, num_heads:-num_kv_heads], fused[:, -num_kv_heads:]
+    # Slices of larger tensors, each with strides of its own.
+    query = random_tensor(num_tokens, num_heads + 2, head_dim + 2, dtype=dtype, seed=1)[:, 1:-1, 1:-1]
+    key = random_tensor(num_tokens, num_kv_heads + 3, head_dim + 4, dtype=dtype, seed=3)[:, 3:, 2:-2]
+    value = random_tensor(num_tokens, num_kv_heads + 5, head_dim + 6, dtype=dtype, seed=4)[:, 2:-3, 3:-3]
     positions = torch.arange(num_tokens, device=DEVICE) * 5 % 16
     return query, key, value, positions, random_tensor(16, head_dim, dtype=torch.float32, seed=2)
 
@@ -66,6 +69,16 @@ def test_a_plain_cache_gets_what_the_definition_writes_and_nothing_else(
     # The key that prefill reads next is the key that was written.
     written = cache["key_cache"].flatten(0, 1)[slots[slots >= 0]]
     assert torch.equal(written, outputs[1][slots >= 0])
+
+
+@pytest.mark.parametrize("cache_dtype", QUANTIZED)
+def test_what_is_quantized_is_the_key_as_prefill_reads_it(cache_dtype: torch.dtype) -> None:
+    """Rounded to its dtype first: a scale of the key before that would differ in its last bits."""
+    inputs, slots = _inputs(5, 9, 3, 64, torch.float16), torch.arange(5, device=DEVICE)
+    cache = _cache(3, 64, cache_dtype)
+    _, key = gpu.write_kv_cache(*inputs, slot_mapping=slots, **cache)
+    scales = quantize_rows(key, cache_dtype)[1]
+    torch.testing.assert_close(cache["key_scales"].flatten(0, 1)[:5], scales, rtol=1e-6, atol=0)
 
 
 @pytest.mark.parametrize("cache_dtype", QUANTIZED)

@@ -62,6 +62,7 @@ def check_decode_attention(
     soft_cap: float,
     key_scales: torch.Tensor | None,
     value_scales: torch.Tensor | None,
+    attention_mass: torch.Tensor | None,
 ) -> None:
     """Raise ValueError unless `decode_attention` can take these. What seq_lens holds is not looked at."""
     num_kv_heads = _check_query(query, key_cache)
@@ -73,6 +74,14 @@ def check_decode_attention(
     if not 0 <= max_seq_len <= capacity:
         raise ValueError(f"max_seq_len: expected 0 to {capacity}, what a row of block_table holds, got {max_seq_len}")
     _check_scores(scale, sliding_window, soft_cap)
+    if attention_mass is not None:
+        block_size = key_cache.shape[1]
+        check_like("attention_mass", attention_mass, tuple(block_table.shape), torch.float32, query)
+        if sliding_window or block_size & (block_size - 1):
+            raise ValueError(
+                "attention_mass: needs blocks of a power of two and no sliding window, got block_size "
+                f"{block_size} and sliding_window {sliding_window}"
+            )
 
 
 def _check_query(query: torch.Tensor, key_cache: torch.Tensor) -> int:

@@ -19,7 +19,7 @@ class Tiles:
     num_stages: int
 
 
-def tiles_of(num_tokens: int, *, bytes_per_k: int, target: Target, max_block_n: int = 128) -> Tiles:
+def tiles_of(num_tokens: int, *, step_bytes: int, target: Target, max_block_n: int = 128) -> Tiles:
     """Choose tiles for num_tokens rows by arithmetic; not yet measured on a GPU.
 
     Few rows: narrow tiles, so that even 4096 channels keep over a hundred multiprocessors reading weights. Many rows:
@@ -27,11 +27,11 @@ def tiles_of(num_tokens: int, *, bytes_per_k: int, target: Target, max_block_n: 
 
     Args:
         num_tokens: rows of x.
-        bytes_per_k: bytes of an element of x and of one of the weight, as they are multiplied.
+        step_bytes: bytes of a row of x and of a channel that one step takes, as they are multiplied.
         max_block_n: widest tile whose program still has registers for what it does beside sums.
         target: whose shared memory holds num_stages tiles of both.
     """
-    block_m = min(max(block_of(num_tokens), 16), 128 if bytes_per_k <= 2 else 64)
+    block_m = min(max(block_of(num_tokens), 16), 128 if step_bytes <= 256 else 64)
     block_n = min(32 if block_m == 16 else 64 if block_m < 128 else 128, max_block_n)
     if target.backend == "hip":
         return Tiles(block_m, block_n, 8 if block_m == 128 else 4, 1)

@@ -8,16 +8,12 @@ import torch
 import triton
 import triton.language as tl
 
-from forebay_kernels.gpu.eight_bits import PLAIN, as_bytes, dequantize, format_of
-from forebay_kernels.gpu.launch import Launch, dot_type
+from forebay_kernels.gpu.eight_bits import as_bytes
+from forebay_kernels.gpu.launch import Launch
 from forebay_kernels.gpu.matmul_tiles import add_and_store, tiles_of
+from forebay_kernels.gpu.scaled_products import bytes_per_k, product_constants, scaled_products
 from forebay_kernels.reference.matmul import SCALE_BLOCK
 from forebay_kernels.targets import Target, target_of
-
-# How operands are multiplied: as integers, as float8 by hardware, or converted to floats of 16 bits before.
-_INTEGERS = tl.constexpr(0)
-_FLOAT8 = tl.constexpr(1)
-_CONVERTED = tl.constexpr(2)
 
 # Elements of in_features that one step takes: as many as a block of scales has. 128 bytes of int8 or float8 fill a line
 # of the cache. The same for every number of tokens, so that sums are cut at the same places.
@@ -58,51 +54,23 @@ def _scaled_matmul_kernel(  # type: ignore[no-untyped-def]
     offs_m = first_m + tl.arange(0, BLOCK_M)
     offs_n = first_n + tl.arange(0, BLOCK_N)
     offs_k = tl.arange(0, BLOCK_K)
-    is_token = offs_m < num_tokens
-    is_channel = offs_n < out_features
     # 64 bits to the tile, 32 within it.
     x_tile_ptr = x_ptr + first_m.to(tl.int64) * stride_x_token
     x_tile_ptr += tl.arange(0, BLOCK_M)[:, None] * stride_x_token + offs_k[None, :]
     weight_tile_ptr = weight_ptr + first_n.to(tl.int64) * stride_weight_out
     weight_tile_ptr += tl.arange(0, BLOCK_N)[None, :] * stride_weight_out + offs_k[:, None]
-    num_k_blocks = tl.cdiv(in_features, BLOCK_K)
-
-    acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.int32 if MODE == _INTEGERS else tl.float32)
-    for block in range(0, num_k_blocks):
-        x_mask = is_token[:, None]
-        weight_mask = is_channel[None, :]
-        if not IS_EVEN:
-            in_row = offs_k < in_features - block * BLOCK_K
-            x_mask = x_mask & in_row[None, :]
-            weight_mask = weight_mask & in_row[:, None]
-        x = tl.load(x_tile_ptr + block * BLOCK_K, mask=x_mask, other=0)
-        weight = tl.load(weight_tile_ptr + block * BLOCK_K, mask=weight_mask, other=0)
-        if MODE == _INTEGERS:
-            acc = tl.dot(x, weight, acc, out_dtype=tl.int32)
-        else:
-            if MODE == _FLOAT8:
-                x = x.to(tl.float8e4nv, bitcast=True)
-                weight = weight.to(tl.float8e4nv, bitcast=True)
-            else:
-                x = dequantize(x, X_FORMAT, DTYPE).to(DOT)
-                weight = dequantize(weight, WEIGHT_FORMAT, DTYPE).to(DOT)
-            if SCALES_BY_BLOCK:
-                x_scale = tl.load(x_scales_ptr + offs_m * num_k_blocks + block, mask=is_token, other=0.0)
-                weight_scale = tl.load(
-                    weight_scales_ptr + offs_n // BLOCK_K * num_k_blocks + block, mask=is_channel, other=0.0
-                )
-                acc += tl.dot(x, weight, input_precision="ieee") * x_scale[:, None] * weight_scale[None, :]
-            else:
-                acc = tl.dot(x, weight, acc, input_precision="ieee")
-
-    scaled = acc.to(tl.float32)
-    if not SCALES_BY_BLOCK:
-        if X_FORMAT != PLAIN:
-            scaled = scaled * tl.load(x_scales_ptr + offs_m, mask=is_token, other=0.0)[:, None]
-        if ONE_WEIGHT_SCALE:
-            scaled = scaled * tl.load(weight_scales_ptr)
-        else:
-            scaled = scaled * tl.load(weight_scales_ptr + offs_n, mask=is_channel, other=0.0)[None, :]
+    if SCALES_BY_BLOCK:
+        num_k_blocks = tl.cdiv(in_features, BLOCK_K)
+        x_scale_ptr = x_scales_ptr + offs_m * num_k_blocks
+        # A block of scales has BLOCK_K channels, as it has BLOCK_K elements of each.
+        weight_scale_ptr = weight_scales_ptr + offs_n // BLOCK_K * num_k_blocks
+    else:
+        x_scale_ptr = x_scales_ptr + offs_m
+        weight_scale_ptr = weight_scales_ptr + (offs_n * 0 if ONE_WEIGHT_SCALE else offs_n)
+    scaled = scaled_products(
+        x_tile_ptr, weight_tile_ptr, x_scale_ptr, weight_scale_ptr, offs_m < num_tokens, offs_n < out_features,
+        in_features, MODE, X_FORMAT, WEIGHT_FORMAT, DTYPE, DOT, SCALES_BY_BLOCK, IS_EVEN, BLOCK_M, BLOCK_N, BLOCK_K,
+    )  # fmt: skip
     add_and_store(
         output_ptr, bias_ptr, residual_ptr, scaled, offs_m, offs_n, num_tokens, out_features, HAS_BIAS, HAS_RESIDUAL
     )
@@ -168,16 +136,14 @@ def scaled_matmul_launch(
     """Return the launch of a product that writes to output, contiguous. Pure. x_scales is None where x is a float."""
     num_tokens, in_features = x.shape
     out_features = weight.shape[0]
-    if x.dtype == torch.int8:
-        mode, converted = _INTEGERS, torch.float16
-    elif x.dtype == torch.float8_e4m3fn:
-        mode, converted = _FLOAT8 if target.multiplies_fp8 else _CONVERTED, torch.float16
-    else:
-        mode, converted = _CONVERTED, x.dtype
-    bytes_per_k = 2 * converted.itemsize if mode is _CONVERTED else 2
+    constants = product_constants(x, weight, target)
     scales_by_block = weight_scales.dim() == 2
-    max_block_n = 64 if scales_by_block else 128
-    tiles = tiles_of(num_tokens, bytes_per_k=bytes_per_k, target=target, max_block_n=max_block_n)
+    tiles = tiles_of(
+        num_tokens,
+        step_bytes=bytes_per_k(x, constants) * _BLOCK_K,
+        target=target,
+        max_block_n=64 if scales_by_block else 128,
+    )
     return Launch(
         kernel=_scaled_matmul_kernel,
         grid=(triton.cdiv(num_tokens, tiles.block_m), triton.cdiv(out_features, tiles.block_n)),
@@ -195,11 +161,7 @@ def scaled_matmul_launch(
             "num_tokens": num_tokens,
             "out_features": out_features,
             "in_features": in_features,
-            "MODE": mode.value,
-            "X_FORMAT": format_of(x.dtype),
-            "WEIGHT_FORMAT": format_of(weight.dtype),
-            "DTYPE": {torch.float16: tl.float16, torch.bfloat16: tl.bfloat16, torch.float32: tl.float32}[converted],
-            "DOT": dot_type(converted),
+            **constants,
             "SCALES_BY_BLOCK": scales_by_block,
             "ONE_WEIGHT_SCALE": weight_scales.shape[0] == 1,
             "HAS_BIAS": bias is not None,

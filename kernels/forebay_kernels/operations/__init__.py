@@ -8,6 +8,7 @@ from forebay_kernels.operations.activations import gelu_and_mul, silu_and_mul
 from forebay_kernels.operations.attention import decode_attention, prefill_attention
 from forebay_kernels.operations.kv_cache import gather_kv_blocks, write_kv_cache
 from forebay_kernels.operations.matmul import fp8_matmul, w4a16_matmul, w8a8_matmul, w8a16_matmul
+from forebay_kernels.operations.moe import fused_moe
 from forebay_kernels.operations.norms import add_rms_norm, rms_norm
 from forebay_kernels.operations.positions import rotary
 from forebay_kernels.operations.quantization import (
@@ -25,6 +26,7 @@ __all__ = [
     "apply_bitmask",
     "decode_attention",
     "fp8_matmul",
+    "fused_moe",
     "gather_kv_blocks",
     "gelu_and_mul",
     "gelu_and_mul_quantize",

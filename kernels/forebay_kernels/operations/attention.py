@@ -71,6 +71,7 @@ def decode_attention(
     soft_cap: float = 0.0,
     key_scales: torch.Tensor | None = None,
     value_scales: torch.Tensor | None = None,
+    attention_mass: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Let one new token of each of several sequences attend to all of its sequence, which is in the cache.
 
@@ -90,6 +91,10 @@ def decode_attention(
         soft_cap: as for `prefill_attention`.
         key_scales: of a quantized cache, else None.
         value_scales: of a quantized cache, else None.
+        attention_mass: [num_seqs, max_blocks], float32, contiguous, written whole: how much of its attention the new
+            token gives to each block of its sequence, added up over the heads, so that a row sums to num_heads; what
+            eviction by importance goes by. 0 for blocks beyond the sequence. None: not wanted, and costs nothing. Not
+            with a sliding window, whose blocks are freed by age; block_size must be a power of two.
 
     Returns:
         [num_seqs, num_heads, head_dim], dtype of query, contiguous.
@@ -99,7 +104,7 @@ def decode_attention(
     """
     arguments = (
         query, key_cache, value_cache, block_table, seq_lens, max_seq_len, scale, sliding_window, soft_cap, key_scales,
-        value_scales,
+        value_scales, attention_mass,
     )  # fmt: skip
     checks.check_decode_attention(*arguments)
     output: torch.Tensor = implementation("decode_attention", query.device.type)(*arguments)

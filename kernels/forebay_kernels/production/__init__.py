@@ -5,9 +5,10 @@ import torch
 from forebay_kernels.production.attention import attention_launches, cache_launches
 from forebay_kernels.production.elementwise import elementwise_launches, quantizing_launches
 from forebay_kernels.production.matmul import int4_launches, matmul_launches
+from forebay_kernels.production.moe import moe_launches
 from forebay_kernels.production.sampling import copying_launches, sampling_launches
 from forebay_kernels.production.tensors import HEAD_SHAPES, Production
-from forebay_kernels.shapes import MODEL_SHAPES
+from forebay_kernels.shapes import MODEL_SHAPES, MOE_SHAPES
 from forebay_kernels.targets import Target
 
 
@@ -22,4 +23,6 @@ def production_launches(target: Target, dtype: torch.dtype = torch.bfloat16) -> 
         yield from copying_launches(shape, dtype)
     yield from matmul_launches(MODEL_SHAPES[1], dtype, target)
     yield from int4_launches(MODEL_SHAPES[1], dtype, target)
+    for moe_shape in MOE_SHAPES:
+        yield from moe_launches(moe_shape, dtype, target)
     yield from sampling_launches()

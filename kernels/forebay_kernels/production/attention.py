@@ -27,7 +27,8 @@ def cache_launches(shape: ModelShape, dtype: torch.dtype) -> Production:
 
 def attention_launches(shape: ModelShape, dtype: torch.dtype, target: Target) -> Production:
     """Yield prefill and decode of one model's heads over caches of each format; heads of 256 as Gemma 2 has them."""
-    from forebay_kernels.gpu.decode_attention import combine_launch, split_launch
+    from forebay_kernels.gpu.attention_mass import mass_launch
+    from forebay_kernels.gpu.decode_attention import combine_launch, runs_of_block, split_launch
     from forebay_kernels.gpu.prefill_attention import prefill_attention_launch
 
     query, key, value = heads(shape, dtype)
@@ -51,5 +52,15 @@ def attention_launches(shape: ModelShape, dtype: torch.dtype, target: Target) ->
             partial, log_sum, query[:_NUM_SEQS], pages, pages, block_table, lengths, scale, window, cap, scales, scales,
             target=target,
         )  # fmt: skip
+    plain_pages, _ = cache(shape, dtype)
+    mass = tensor(*block_table.shape, dtype=torch.float32)
+    num_runs = block_table.shape[1] * runs_of_block(query, pages)
+    run_log_sums = tensor(_NUM_SEQS, shape.num_heads, num_runs, dtype=torch.float32)
+    yield "decode_attention", f"{heads_name(shape)}, plain, split with mass", split_launch(
+        partial, log_sum, query[:_NUM_SEQS], plain_pages, plain_pages, block_table, lengths, scale, 0, 0.0, None, None,
+        run_log_sums, target=target,
+    )  # fmt: skip
+    mass_of_blocks = mass_launch(mass, run_log_sums, log_sum, lengths, pages.shape[1])
+    yield "decode_attention", f"{heads_name(shape)}, mass", mass_of_blocks
     combine = combine_launch(output[:_NUM_SEQS], partial, log_sum, lengths, window)
     yield "decode_attention", f"{heads_name(shape)}, combine", combine

@@ -9,6 +9,7 @@ from forebay_kernels.reference.activations import gelu_and_mul, silu_and_mul
 from forebay_kernels.reference.attention import decode_attention, prefill_attention
 from forebay_kernels.reference.kv_cache import gather_kv_blocks, write_kv_cache
 from forebay_kernels.reference.matmul import fp8_matmul, w4a16_matmul, w8a8_matmul, w8a16_matmul
+from forebay_kernels.reference.moe import fused_moe
 from forebay_kernels.reference.norms import add_rms_norm, rms_norm
 from forebay_kernels.reference.positions import rotary
 from forebay_kernels.reference.quantization import (
@@ -26,6 +27,7 @@ __all__ = [
     "apply_bitmask",
     "decode_attention",
     "fp8_matmul",
+    "fused_moe",
     "gather_kv_blocks",
     "gelu_and_mul",
     "gelu_and_mul_quantize",

@@ -42,13 +42,21 @@ def decode_attention(
     soft_cap: float = 0.0,
     key_scales: torch.Tensor | None = None,
     value_scales: torch.Tensor | None = None,
+    attention_mass: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Sequence by sequence: the last token attends to all that is in the cache; zeros for a sequence of no tokens."""
     output = torch.zeros_like(query, memory_format=torch.contiguous_format)
+    if attention_mass is not None:
+        attention_mass.zero_()
     for seq, seq_len in enumerate(seq_lens.tolist()):
         if seq_len:
             keys, values = _cached(key_cache, value_cache, block_table[seq], seq_len, key_scales, value_scales)
-            output[seq] = attend(query[seq : seq + 1], keys, values, scale, sliding_window, soft_cap)[0]
+            last = query[seq : seq + 1]
+            output[seq] = attend(last, keys, values, scale, sliding_window, soft_cap)[0]
+            if attention_mass is not None:
+                of_tokens = _attention_weights(last, keys, scale, sliding_window, soft_cap).sum((0, 1, 2))  # [seq_len]
+                blocks = torch.arange(seq_len, device=query.device) // key_cache.shape[1]
+                attention_mass[seq].index_add_(0, blocks, of_tokens)
     return output
 
 
@@ -70,6 +78,14 @@ def attend(
         sliding_window: a token sees itself and the sliding_window - 1 before it; 0: all before it.
         soft_cap: scores become soft_cap · tanh(score / soft_cap); 0: they stay.
     """
+    weights = _attention_weights(query, keys, scale, sliding_window, soft_cap)
+    return torch.einsum("hgqk,khd->qhgd", weights, values).flatten(1, 2).to(query.dtype)
+
+
+def _attention_weights(
+    query: torch.Tensor, keys: torch.Tensor, scale: float, sliding_window: int, soft_cap: float
+) -> torch.Tensor:
+    """What each query gives to each key: [num_kv_heads, heads of each, num_queries, num_keys], float32."""
     num_queries, num_heads, head_dim = query.shape
     num_keys, num_kv_heads, _ = keys.shape
     grouped = query.float().reshape(num_queries, num_kv_heads, num_heads // num_kv_heads, head_dim)
@@ -82,8 +98,7 @@ def attend(
     is_hidden = distance < 0
     if sliding_window:
         is_hidden |= distance >= sliding_window
-    weights = scores.masked_fill(is_hidden, -torch.inf).softmax(-1)
-    return torch.einsum("hgqk,khd->qhgd", weights, values).flatten(1, 2).to(query.dtype)
+    return scores.masked_fill(is_hidden, -torch.inf).softmax(-1)
 
 
 def _cached(

@@ -3,9 +3,11 @@
 import torch
 from torch import nn
 
-from forebay_kernels.reference.moe import fused_moe
+from forebay_kernels import fused_moe, silu_and_mul
+from forebay_kernels.reference.moe import sum_of_experts
+from forebay_server.layers.experts_linear import ExpertsLinear
 from forebay_server.layers.gated_mlp import GatedMLP
-from forebay_server.layers.linear import Linear, Slots, TensorSlot
+from forebay_server.layers.linear import Linear, Slots
 from forebay_server.layers.weight_cut import Cut
 from forebay_server.models.model_config import ModelConfig
 from forebay_server.parallel.group import ONE_RANK, RankGroup
@@ -29,14 +31,15 @@ class MixtureOfExperts(nn.Module):
         super().__init__()
         if config.moe is None:
             raise ValueError(f"{config.architecture} has no experts")
-        self.moe, self.part_names = config.moe, part_names
+        self.moe = config.moe
         hidden_size, moe = config.hidden_size, config.moe
-        self._group, self._share = group, even_share(moe.intermediate_size, group.rank, group.size)
-        size = self._share.size
+        self._group, share = group, even_share(moe.intermediate_size, group.rank, group.size)
+        rows, columns = Cut(0, ((share.start, share.stop),)), Cut(1, ((share.start, share.stop),))
+        gate, up, down = (part_names[part] for part in ("gate", "up", "down"))
         self.router = Linear(hidden_size, moe.num_experts)
         self.router.is_quantizable = False
-        self.gate_up = nn.Parameter(torch.empty(moe.num_experts, 2 * size, hidden_size), requires_grad=False)
-        self.down = nn.Parameter(torch.empty(moe.num_experts, hidden_size, size), requires_grad=False)
+        self.gate_up = ExpertsLinear(moe.num_experts, (gate, up), (share.full, hidden_size), rows)
+        self.down = ExpertsLinear(moe.num_experts, (down,), (hidden_size, share.full), columns)
         shared = moe.shared_intermediate_size
         self.shared_expert = None if shared is None else GatedMLP(hidden_size, shared, group=group, is_summed=False)
         self.shared_expert_gate = None if shared is None else Linear(hidden_size, 1)
@@ -49,22 +52,28 @@ class MixtureOfExperts(nn.Module):
         weights, experts = probabilities.topk(self.moe.num_experts_per_token, dim=-1)
         if self.moe.is_normalized:
             weights = weights / weights.sum(-1, keepdim=True)
-        output = fused_moe(x, self.gate_up, self.down, experts, weights)
+        output = self._experts(x, experts, weights)
         if self.shared_expert is not None and self.shared_expert_gate is not None:
             output = output + torch.sigmoid(self.shared_expert_gate(x)) * self.shared_expert(x)
         return self._group.all_reduce(output)
 
+    def _experts(self, x: torch.Tensor, expert_ids: torch.Tensor, expert_weights: torch.Tensor) -> torch.Tensor:
+        """One kernel for all experts on GPUs; on CPUs, and for forms that it does not know, one after the other."""
+        gate_up, down = self.gate_up.stacked(), self.down.stacked()
+        if x.device.type == "cpu" or gate_up is None or down is None or not gate_up.is_like(down):
+            return sum_of_experts(x, expert_ids, expert_weights, self._one_expert)
+        return fused_moe(
+            x, gate_up.values, down.values, expert_ids, expert_weights, gate_up.scales, down.scales,
+            gate_up.quantizes_input, gate_up.zeros, down.zeros,
+        )  # fmt: skip
+
+    def _one_expert(self, x: torch.Tensor, expert: int) -> torch.Tensor:
+        return self.down.of_expert(silu_and_mul(self.gate_up.of_expert(x, expert)), expert)
+
     def slots(self, prefix: str) -> Slots:
         """Where each weight of the checkpoint goes; it holds every expert by itself."""
         slots = self.router.slots(f"{prefix}.gate")
-        hidden_size, full, part = self.down.shape[1], self._share.full, ((self._share.start, self._share.stop),)
-        for expert in range(self.moe.num_experts):
-            name = f"{prefix}.experts.{expert}"
-            gate, up = self.gate_up.data[expert].chunk(2)
-            down = self.down.data[expert]
-            slots[f"{name}.{self.part_names['gate']}.weight"] = TensorSlot(gate, (full, hidden_size), Cut(0, part))
-            slots[f"{name}.{self.part_names['up']}.weight"] = TensorSlot(up, (full, hidden_size), Cut(0, part))
-            slots[f"{name}.{self.part_names['down']}.weight"] = TensorSlot(down, (hidden_size, full), Cut(1, part))
+        slots |= self.gate_up.slots(f"{prefix}.experts") | self.down.slots(f"{prefix}.experts")
         if self.shared_expert is not None and self.shared_expert_gate is not None:
             slots |= self.shared_expert.slots(f"{prefix}.shared_expert")
             slots |= self.shared_expert_gate.slots(f"{prefix}.shared_expert_gate")
