@@ -95,7 +95,7 @@ class WeightSlot:
 
 @dataclass(frozen=True, slots=True)
 class TensorSlot:
-    """Where a rank's part of a tensor goes that is never quantized: a bias, an expert."""
+    """Where a rank's part of a tensor goes that is never quantized: a bias."""
 
     target: torch.Tensor
     """Written in place."""
