@@ -5,11 +5,13 @@ import json
 import queue
 import threading
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any, NoReturn
 
 import pytest
 
-from tests.fakes.server_process import ServerProcess
+from tests.fakes.server_process import REAL, ServerProcess
+from tests.fakes.tiny_real import write_tiny_real_model
 from tests.test_server.api.fuzz import content_type, random_body
 
 NUM_CLIENTS = 8
@@ -62,7 +64,7 @@ def fuzz(server: ServerProcess, num_bodies: int) -> Counter[int]:
     problems: list[str] = []
 
     def client() -> None:
-        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=600)
         while not problems:
             try:
                 seed = seeds.get_nowait()
@@ -91,15 +93,32 @@ def fuzz(server: ServerProcess, num_bodies: int) -> Counter[int]:
     return statuses
 
 
-@pytest.mark.timeout(3600)
-def test_no_body_brings_500_or_ends_the_server(real_server: ServerProcess, is_long: bool) -> None:
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """The real engine with a context so short that no answer takes long."""
+    folder = tmp_path_factory.mktemp("fuzz")
+    running = ServerProcess(
+        folder,
+        [
+            *("--model", str(write_tiny_real_model(folder / "tiny")), "--device", "cpu", "--dtype", "float32"),
+            *("--max-model-len", "128", "--kv-cache-tokens", "2048", "--scheduling-policy", "priority"),
+        ],
+        program=REAL,
+        wait_seconds=240,
+    )
+    yield running
+    running.close()
+
+
+@pytest.mark.timeout(7200)
+def test_no_body_brings_500_or_ends_the_server(server: ServerProcess, is_long: bool) -> None:
     num_bodies = 10_000 if is_long else 300
-    pid = real_server.engine_pid()
-    statuses = fuzz(real_server, num_bodies)
+    pid = server.engine_pid()
+    statuses = fuzz(server, num_bodies)
     print(dict(statuses))
     assert sum(statuses.values()) == num_bodies
     assert statuses[200] > num_bodies / 20, "some bodies are good, or nothing behind the checks was tried"
     assert statuses[400] > num_bodies / 4
-    assert real_server.engine_pid() == pid, "the engine was not started anew"
-    load = real_server.load()
+    assert server.engine_pid() == pid, "the engine was not started anew"
+    load = server.load()
     assert (load["running"], load["waiting"], load["kvUsage"]) == (0, 0, 0)
