@@ -268,6 +268,7 @@ def _counted_layer_types(config: ConfigReader, default: int) -> int:
 FAMILIES: dict[str, Callable[[ConfigReader, Checkpoint], ModelFacts]] = {
     "llama": _llama,
     "mistral": _mistral,
+    "mistral3": _mistral,
     "mixtral": _mixtral,
     "qwen2": _qwen2,
     "qwen2_moe": _qwen_moe,

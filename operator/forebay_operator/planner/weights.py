@@ -39,7 +39,7 @@ def weight_bytes_per_rank(facts: ModelFacts, scheme: WeightScheme, plain_bytes: 
     in_layers = first = last = 0
     for group in facts.tensors:
         rows, cols = local_shape(group, tensor, facts.num_kv_heads)
-        held = _held(facts, group, scheme)
+        held = _held(facts, group, scheme, tensor)
         one = rows * cols * plain_bytes if held is None else held.matrix_bytes(rows, cols)
         if group.layers:
             in_layers += -(-group.layers // pipeline) * group.copies * one
@@ -51,8 +51,10 @@ def weight_bytes_per_rank(facts: ModelFacts, scheme: WeightScheme, plain_bytes: 
     return in_layers + (first + last if pipeline == 1 else max(first, last))
 
 
-def _held(facts: ModelFacts, group: TensorGroup, scheme: WeightScheme) -> WeightScheme | None:
+def _held(facts: ModelFacts, group: TensorGroup, scheme: WeightScheme, tensor: int) -> WeightScheme | None:
     """The scheme of one matrix; None: plain numbers."""
+    if scheme.act_order and tensor > 1 and group.split in ("cols", "head_cols"):
+        return None  # a rank has some columns of every group, and no form holds these
     if group.name in (EMBEDDING, HEAD) and not group.quantizable:
         return scheme.of_end(group.name, tied=facts.tied_embeddings)
     return scheme if group.quantizable else None

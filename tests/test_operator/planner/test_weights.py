@@ -10,6 +10,7 @@ from forebay_operator.planner.weights import split_problem, weight_bytes_per_ran
 from tests.test_operator.planner.questions import LLAMA_70B, facts_of, llama_facts, planned, question, refused
 
 BF16 = load_time_scheme("bf16")
+GPTQ = WeightScheme("gptq", 4, 64, from_checkpoint=True)
 
 
 @pytest.mark.parametrize(
@@ -59,6 +60,16 @@ def test_repeated_kv_heads_are_counted_on_every_rank() -> None:
     one_each = llama_facts(num_key_value_heads=8)
     repeated = llama_facts(num_key_value_heads=4)
     assert weight_bytes_per_rank(one_each, BF16, 2, 8, 1) == weight_bytes_per_rank(repeated, BF16, 2, 8, 1)
+
+
+def test_groups_in_another_order_cannot_be_divided_by_columns() -> None:
+    facts = llama_facts()
+    ordered = WeightScheme("gptq", 4, 64, act_order=True, from_checkpoint=True)
+    difference = weight_bytes_per_rank(facts, ordered, 2, 2, 1) - weight_bytes_per_rank(facts, GPTQ, 2, 2, 1)
+    output, down = (facts.num_layers * 512 * columns // 2 for columns in (512, facts.intermediate_size))
+    plain, packed = 2 * (output + down), (output + down) // 2 + 2 * (output + down) // 64
+    orders = facts.num_layers * 4 * 512 * 5  # of what is divided by rows: q, k, v, gate and up
+    assert difference == plain - packed + orders
 
 
 def test_the_fullest_stage_of_a_pipeline_counts() -> None:
