@@ -6,7 +6,7 @@ first part while the first stage has the second.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 from forebay_server.errors import ExitCode, StartupError
 
@@ -82,12 +82,8 @@ def micro_batches(num_tokens: Sequence[int], max_parts: int, min_tokens: int) ->
     ends = list(accumulate(num_tokens))
     total = ends[-1] if ends else 0
     num_parts = max(1, min(max_parts, len(ends), total // min_tokens))
-    parts, start = [], 0
-    for part in range(1, num_parts + 1):
-        last = len(ends) - (num_parts - part)  # every later part needs a request
-        wanted = total * part / num_parts
-        stop = min(range(start + 1, last + 1), key=lambda stop: abs(ends[stop - 1] - wanted), default=last)
-        stop = last if part == num_parts else stop
-        parts.append(slice(start, stop))
-        start = stop
-    return parts
+    bounds = [0]
+    for part in range(1, num_parts):
+        choices = range(bounds[-1] + 1, len(ends) - (num_parts - part) + 1)  # every later part needs a request
+        bounds.append(min(choices, key=lambda stop: abs(ends[stop - 1] - total * part / num_parts)))
+    return [slice(start, stop) for start, stop in pairwise([*bounds, len(ends)])]
