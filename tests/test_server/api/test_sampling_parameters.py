@@ -57,11 +57,14 @@ def test_s5_min_tokens_comes_before_every_end(real_server: ServerProcess, ends: 
     """vllm #15967: the bias makes the end the likeliest token at once."""
     end_id = 259 if not ends else 5
     fields = {"ignore_eos": False, **ends, "logit_bias": {str(end_id): 100}}
-    body = {"prompt": "abc", "temperature": 0, "max_tokens": 12, **fields}
+    body = {"prompt": "abc", "temperature": 0, "max_tokens": 12, **fields, "logprobs": 0}
+    body["return_tokens_as_token_ids"] = True
     assert real_server.api(COMPLETIONS, body).json["usage"]["completion_tokens"] == 1
     reply = real_server.api(COMPLETIONS, body | {"min_tokens": 5}).json
     assert reply["usage"]["completion_tokens"] == 6
     assert reply["choices"][0]["finish_reason"] == "stop"
+    picked = reply["choices"][0]["logprobs"]["tokens"]
+    assert f"token_id:{end_id}" not in picked[:5]
 
 
 def test_s10_repetition_penalty_with_one_token_of_everything(real_server: ServerProcess) -> None:
