@@ -38,7 +38,15 @@ def chat_router(service: Service) -> APIRouter:
         arrival_time = time.monotonic()
         check_chat(body)
         form = chat_format(body, service.require_model(body.model))
-        return await answer(service, request, body, 1, lambda served: prepare_chat(body, served, arrival_time), form)
+        return await answer(
+            service,
+            request,
+            body,
+            1,
+            lambda served: prepare_chat(body, served, arrival_time),
+            form,
+            has_grammar=has_grammar(body),
+        )
 
     return router
 
@@ -57,6 +65,11 @@ def check_chat(body: ChatBody) -> None:
     check_conversation(body.messages, body)
     ChatTools.of(body)
     constraint_of(body)
+
+
+def has_grammar(body: ChatBody) -> bool:
+    """Whether anything of the answer is enforced."""
+    return constraint_of(body) is not None or ChatTools.of(body).must_call
 
 
 def chat_format(body: ChatBody, model: ServedModel) -> ChatFormat:

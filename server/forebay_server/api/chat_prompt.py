@@ -109,7 +109,7 @@ def template_messages(messages: Sequence[Message]) -> list[dict[str, object]]:
                 param=f"messages[{index}].function_call",
                 code="unsupported_parameter",
             )
-        if "reasoning" in extra:  # templates read the older name
+        if extra.get("reasoning") is not None:  # templates read the older name
             extra = {"reasoning_content": extra["reasoning"], **extra}
         shown = {**extra, "role": role, "content": joined_text(content or "", f"messages[{index}].content")}
         if message.tool_calls:  # an empty list would make templates believe that there are calls

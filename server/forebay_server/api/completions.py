@@ -47,6 +47,7 @@ def completions_router(service: Service) -> APIRouter:
             len(prompts),
             lambda served: _prepare(body, prompts, served, arrival_time),
             form,
+            has_grammar=constraint_of(body) is not None,
         )
 
     return router

@@ -7,7 +7,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
-from forebay_server.api.chat import chat_format, check_chat, prepare_chat
+from forebay_server.api.chat import chat_format, check_chat, has_grammar, prepare_chat
 from forebay_server.api.chat_format import ChatFormat
 from forebay_server.api.generation import ChoiceUpdate, GenerationRequest, Usage
 from forebay_server.api.openai_answers import ResponseAnswer, documented
@@ -39,7 +39,15 @@ def responses_router(service: Service) -> APIRouter:
             check_chat(chat)
         model = service.require_model(body.model)
         form = _ResponsesFormat(body, chat_format(chat, model))
-        return await answer(service, request, chat, 1, lambda served: _prepare(chat, served, arrival_time), form)
+        return await answer(
+            service,
+            request,
+            chat,
+            1,
+            lambda served: _prepare(chat, served, arrival_time),
+            form,
+            has_grammar=has_grammar(chat),
+        )
 
     @router.get("/v1/responses/{response_id}", include_in_schema=False)
     @router.delete("/v1/responses/{response_id}", include_in_schema=False)

@@ -3,7 +3,7 @@
 import secrets
 import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -84,6 +84,8 @@ async def answer(
     num_prompts: int,
     prepare: Callable[[ServedModel], GenerationRequest],
     form: AnswerFormat,
+    *,
+    has_grammar: bool = False,
 ) -> Response:
     """Answer one request.
 
@@ -94,6 +96,7 @@ async def answer(
         num_prompts: how many prompts it has; known before tokenizing.
         prepare: tokenizes and checks, in a thread; may raise ApiError.
         form: chat or completions.
+        has_grammar: whether `prepare` checks a grammar, which may take long.
     """
     model = service.require_model(body.model)
     place = queue_place(request, body, service.config)
@@ -105,12 +108,16 @@ async def answer(
     note_answer(request.scope, **told, stream=bool(body.stream))
     service.admission.admit(num_choices)
     holder = _Holder(service, request.scope, num_choices, place)
+
+    async def prepared() -> GenerationRequest:
+        return await service.in_thread(lambda: prepare(model), has_grammar=has_grammar)
+
     try:
         if body.stream:
-            first, updates = await until_disconnect(request.receive, _begin(service, model, prepare, holder))
+            first, updates = await until_disconnect(request.receive, _begin(model, prepared, holder))
             events = form.events(envelope, body, _resumed(first, updates), lambda: holder.usage)
             return EventStreamResponse(events, holder.close, ends_with_done=form.ends_with_done)
-        collected = await until_disconnect(request.receive, _collect(service, model, prepare, holder))
+        collected = await until_disconnect(request.receive, _collect(model, prepared, holder))
         content = form.whole(envelope, collected, holder.usage)
         holder.close()
         return Response(encode_json(content), media_type="application/json")
@@ -149,18 +156,17 @@ class _Holder:
 
 
 async def _begin(
-    service: Service, model: ServedModel, prepare: Callable[[ServedModel], GenerationRequest], holder: _Holder
+    model: ServedModel, prepared: Callable[[], Awaitable[GenerationRequest]], holder: _Holder
 ) -> tuple[ChoiceUpdate, AsyncIterator[ChoiceUpdate]]:
     """Start and wait for the first update, so that a failure before it still gets its own status code."""
-    prepared = await service.in_thread(lambda: prepare(model))
-    updates = holder.start(prepared, model).updates()
+    updates = holder.start(await prepared(), model).updates()
     return await anext(updates), updates
 
 
 async def _collect(
-    service: Service, model: ServedModel, prepare: Callable[[ServedModel], GenerationRequest], holder: _Holder
+    model: ServedModel, prepared: Callable[[], Awaitable[GenerationRequest]], holder: _Holder
 ) -> list[ChoiceUpdate]:
-    first, updates = await _begin(service, model, prepare, holder)
+    first, updates = await _begin(model, prepared, holder)
     return [first, *[update async for update in updates]]
 
 

@@ -67,6 +67,8 @@ class Service:
     created: int = field(default_factory=lambda: int(time.time()))
     """Unix seconds; the `created` of the model list."""
     _tokenizing: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(2, "tokenize"))
+    _checking: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(2, "grammar"))
+    """For requests with a grammar: to check a large one takes seconds, for which no other request waits."""
 
     def __post_init__(self) -> None:
         self.admission = Admission(self.config.max_queued_requests, self.config.max_queued_tokens, self.state)
@@ -110,13 +112,15 @@ class Service:
             )
         return self.model
 
-    async def in_thread(self, work: Callable[[], _Result]) -> _Result:
-        """Do text work without holding up the event loop (the tokenizer lets go of the GIL)."""
-        return await asyncio.get_running_loop().run_in_executor(self._tokenizing, work)
+    async def in_thread(self, work: Callable[[], _Result], *, has_grammar: bool = False) -> _Result:
+        """Do text work without holding up the event loop (tokenizer and grammar compiler let go of the GIL)."""
+        threads = self._checking if has_grammar else self._tokenizing
+        return await asyncio.get_running_loop().run_in_executor(threads, work)
 
     def close(self) -> None:
         """End the threads; work that has not begun is dropped."""
-        self._tokenizing.shutdown(wait=False, cancel_futures=True)
+        for threads in (self._tokenizing, self._checking):
+            threads.shutdown(wait=False, cancel_futures=True)
         if self.traces is not None:
             self.traces.close()
 

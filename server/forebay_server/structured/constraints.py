@@ -5,6 +5,7 @@ A grammar is text in the language of llguidance; its start rule is `start`.
 
 import json
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 from llguidance import LLMatcher, grammar_from, regex_to_lark
@@ -99,9 +100,16 @@ def check_grammar(text: str, where: str) -> None:
     Raises:
         InvalidRequestError: with the compiler's reason.
     """
+    error = _error_of(text)
+    if error:
+        raise InvalidRequestError(f"{where} cannot be enforced: {error}", param=where)
+
+
+@lru_cache(maxsize=64)
+def _error_of(text: str) -> str:
+    """What the compiler has against a grammar; kept, since many requests bring the same one."""
     try:
         error = LLMatcher.validate_grammar(text)
     except (ValueError, UnicodeError) as failure:  # a lone surrogate
         error = str(failure)
-    if error:
-        raise InvalidRequestError(f"{where} cannot be enforced: {error.split('<state>')[0].strip()[:300]}", param=where)
+    return error.split("<state>")[0].strip()[:300]

@@ -7,6 +7,7 @@ another sense than the standard's, is refused or rewritten here. Source: JSON Sc
 import json
 from collections.abc import Iterator, Mapping
 from fractions import Fraction
+from functools import lru_cache
 from typing import Any, Final
 
 from llguidance import LLMatcher
@@ -255,8 +256,9 @@ def _subschemas(schema: Any, path: str) -> Iterator[tuple[str, Any]]:
         yield path, schema
 
 
+@lru_cache(maxsize=64)
 def _error_of(schema_text: str) -> str | None:
-    """What the compiler has against a schema."""
+    """What the compiler has against a schema; kept, since many requests bring the same one."""
     error = LLMatcher.validate_grammar(LLMatcher.grammar_from_json_schema(schema_text))
     return error.split("<state>")[0].strip()[:300] or None
 

@@ -198,3 +198,23 @@ def test_openai_client_parses_pydantic_models(real_server: ServerProcess) -> Non
                 pass
             final = stream.get_final_completion().choices[0].message.parsed
         assert isinstance(final, Address)
+
+
+def many_properties(prefix: str) -> dict[str, Any]:
+    """A schema whose check takes seconds."""
+    return {"type": "object", "properties": {f"{prefix}{number}": {"type": "string"} for number in range(1500)}}
+
+
+def test_v16_nobody_waits_for_the_check_of_others_schemas(server: ServerProcess) -> None:
+    with concurrent.futures.ThreadPoolExecutor(4) as threads:
+        slow = [
+            threads.submit(
+                server.api, CHAT, {"messages": MESSAGES, "response_format": json_schema(many_properties(prefix))}
+            )
+            for prefix in "abcd"
+        ]
+        time.sleep(0.3)
+        for path, body in ((COMPLETIONS, {"prompt": "hi"}), ("/tokenize", {"prompt": "hi"})):
+            assert server.api(path, body).status == 200
+        assert not any(answer.done() for answer in slow)
+        assert all(answer.result().status == 200 for answer in slow)
