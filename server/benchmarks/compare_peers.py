@@ -156,7 +156,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     finally:
         _close(workers)
     timings = {name: timing for name, timing in timings.items() if timing.streams}
-    measured = {name: table.speeds(timing, options.output_tokens, options.streams) for name, timing in timings.items()}
+    measured: dict[str, table.Speeds] = {}
+    for name, timing in timings.items():
+        try:
+            measured[name] = table.speeds(timing, options.output_tokens, options.streams)
+        except ValueError as error:  # the machine was anything but still
+            missing[name] = f"nothing can be said: {error}"
     details = {name: f"{workers[name].ready['details']}; {workers[name].ready['version']}" for name in measured}
     found = table.verdicts(measured)
     result = {

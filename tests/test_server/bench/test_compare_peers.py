@@ -126,6 +126,29 @@ def test_a_worker_that_dies_is_said_with_its_last_words(tmp_path: Path) -> None:
         worker.close()
 
 
+def test_timings_that_contradict_each_other_cost_one_engine_not_the_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from benchmarks import compare_peers
+
+    def measure(_: object, timings: dict[str, table.Timings], *__: object) -> None:
+        timings[table.LLAMA_8] = table.Timings([1.0], [0.9], [1.0])
+        timings[table.LLAMA_4] = table.Timings([0.5], [0.9], [1.0])
+
+    class Ready:
+        ready = {"details": "", "version": "1"}  # noqa: RUF012 - as a worker has it
+
+        def close(self) -> None: ...
+
+    workers = {name: Ready() for name in (table.LLAMA_8, table.LLAMA_4)}
+    monkeypatch.setattr(compare_peers, "_start", lambda *_: (workers, {}))
+    monkeypatch.setattr(compare_peers, "_measure", measure)
+    assert main(["--folder", str(tmp_path), "--model", "x.gguf", "-o", "json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["engines"].keys() == {table.LLAMA_4}
+    assert "nothing can be said" in found["not_here"][table.LLAMA_8]
+
+
 def test_peers_that_are_not_set_up_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     engines = f"{table.OPENVINO},{table.LLAMA_8}"
     assert main(["--folder", str(tmp_path), "--model", "x.gguf", "--engines", engines, "-o", "json"]) == 0
