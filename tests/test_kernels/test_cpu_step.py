@@ -57,6 +57,7 @@ SHAPES = (
     Shape(kind="groups", table_kind="groups", block_size=32),
     Shape(kind="bf16", head_kind="bf16"),
     Shape(kind="int4", head_kind="int4"),
+    Shape(kind="int4", head_kind="int4 around 8"),
     Shape(kind="int4", table_kind="int4"),
     Shape(cache=torch.bfloat16),
     Shape(cache=torch.int8, head_dim=128),
@@ -154,10 +155,10 @@ class Model:
         weight: torch.Tensor = self._random(rows, columns) / columns**0.5
         if kind == "bf16":
             return weight.bfloat16()
-        if kind == "int4":
+        if kind in ("int4", "int4 around 8"):
             numbers = torch.randint(0, 16, (rows, columns), generator=self._generator, dtype=torch.uint8)
             scales = torch.full((rows, columns // 32), 0.25 / columns**0.5).half()
-            return Int4Weight(pack_int4(numbers, 32), scales, None, None, scales * -7.5)
+            return Int4Weight(pack_int4(numbers, 32), scales, None, None, scales * -7.5 if kind == "int4" else None)
         if kind == "int8":
             return quantize_int8(weight)
         groups = quantize_int8(weight, 32)
