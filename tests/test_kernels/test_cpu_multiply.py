@@ -7,7 +7,7 @@ from forebay_kernels.cpu.multiply import multiply, quantize
 from forebay_kernels.cpu.packing import PANEL, AnyWeight, WeightKind, pack
 from forebay_kernels.int4_weights import Int4Weight, pack_int4
 from forebay_kernels.int8_weights import Int8Weight, quantize_int8
-from forebay_kernels.reference.cpu import quantized_linear
+from forebay_kernels.reference.cpu import INPUT_GROUP, quantized_linear
 from forebay_kernels.reference.quantization import quantize_rows
 from tests.test_kernels.cpu_library import variants
 
@@ -79,7 +79,7 @@ def test_quantizes_as_the_definition_does(variant: str, in_features: int) -> Non
     )
     packed = pack(quantize_int8(torch.ones(1, in_features)))
     values, scales, sums = quantize(x, packed, variant=variant)
-    padded = torch.nn.functional.pad(x, (0, packed.num_inputs - in_features)).view(5, -1, 64)
+    padded = torch.nn.functional.pad(x, (0, packed.num_inputs - in_features)).view(5, -1, INPUT_GROUP)
     wanted, wanted_scales = quantize_rows(padded, torch.int8)
     assert torch.equal(values.view_as(wanted), wanted)
     assert torch.equal(scales, wanted_scales)

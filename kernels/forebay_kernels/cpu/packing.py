@@ -11,6 +11,7 @@ from forebay_kernels.cpu.library import VARIANTS, best_variant, load_library
 from forebay_kernels.cpu.structures import UnpackedStructure, WeightStructure
 from forebay_kernels.int4_weights import Int4Weight, chunk_of, pack_int4, unpack_int4
 from forebay_kernels.int8_weights import Int8Weight, quantize_int8
+from forebay_kernels.reference.cpu import INPUT_GROUP
 
 PANEL = 32
 """Outputs of a panel."""
@@ -98,6 +99,7 @@ def pack(
     if isinstance(weight, Int8Weight):
         kind, numbers, chunk, bits = WeightKind.INT8_CHANNELS, weight.values, 0, 8
         if weight.scales.shape[1] == 1:
+            group = INPUT_GROUP
             channel_scales = arena.copy(_take(weight.scales.float(), rows, 1).flatten())
         else:
             kind, group = WeightKind.INT8_GROUPS, min(MOST_GROUP, weight.group_size)

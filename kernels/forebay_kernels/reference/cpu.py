@@ -6,14 +6,17 @@ from forebay_kernels.int4_weights import Int4Weight
 from forebay_kernels.int8_weights import Int8Weight
 from forebay_kernels.reference.quantization import quantize_rows
 
-INPUT_GROUP = 64
-"""Inputs of a row that share a scale; those of a weight whose own groups are smaller: as many as in such a group."""
+INPUT_GROUP = 32
+"""Inputs of a row that share a scale, for weights with a scale a channel."""
+
+MOST_INPUTS = 64
+"""The same for weights with scales of groups: as many as such a group has, but no more."""
 
 
 def input_group(weight: Int8Weight | Int4Weight) -> int:
     """How many inputs of a row are quantized together for this weight."""
     has_groups = isinstance(weight, Int4Weight) or weight.scales.shape[1] > 1
-    return min(INPUT_GROUP, weight.group_size) if has_groups else INPUT_GROUP
+    return min(MOST_INPUTS, weight.group_size) if has_groups else INPUT_GROUP
 
 
 def round_input(x: torch.Tensor, group: int) -> torch.Tensor:

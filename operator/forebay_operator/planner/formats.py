@@ -19,6 +19,8 @@ SUPPORT_NAMES: Final = {"fp8-block": "fp8", "gptq": "int4", "awq": "int4", "gguf
 
 INT4_GROUP: Final = 32
 """Columns that share a scale when the engine itself converts to int4."""
+INT8_HEAD_GROUP: Final = 32
+"""Columns that share a scale in a head of eight bits that the engine itself makes on CPUs; elsewhere a row's do."""
 INT8_SCALE: Final = 4
 """Bytes; of a row or of a group."""
 INT4_SCALE: Final = 2
@@ -47,6 +49,8 @@ class WeightScheme:
     """Embedding or head, where they have the scheme, too."""
     called: str = ""
     """For people, where it is not the format's name: the type of most of a GGUF file."""
+    head_group: int = 0
+    """As group_size, of a head that the engine makes with eight bits."""
     made_of: Checkpoint | None = None
     """The GGUF file that a format is made of while loading: parts of it that have as many bits are kept."""
 
@@ -73,6 +77,8 @@ class WeightScheme:
         if self.block:
             return numbers + 4 * -(-rows // self.block) * -(-cols // self.block)
         groups = rows * (1 if self.group_size <= 0 else -(-cols // self.group_size))
+        if self.bits == 8 and not self.from_checkpoint and self.group_size and cols % self.group_size:
+            groups = rows  # no whole groups: the engine takes a scale a row
         if self.bits == 8:  # fp8, int8, and eight bits of GPTQ: the engine multiplies them as int8
             return rows * cols + INT8_SCALE * groups
         if self.format in ("mxfp4", "nvfp4"):
@@ -97,7 +103,9 @@ class WeightScheme:
             return None
         if self.made_of is not None and name in self.made_of.gguf_int8_ends:
             return WeightScheme("int8", 8, INT4_GROUP)
-        return load_time_scheme("int8") if self.format in ("int4", "int8") else self
+        if self.format not in ("int4", "int8"):
+            return self
+        return WeightScheme("int8", 8, self.head_group)
 
 
 def _held_group(stored: int) -> int:
@@ -107,12 +115,13 @@ def _held_group(stored: int) -> int:
     return 64 if stored % 64 == 0 else 32
 
 
-def load_time_scheme(number_format: str, checkpoint: Checkpoint | None = None) -> WeightScheme:
+def load_time_scheme(number_format: str, checkpoint: Checkpoint | None = None, *, is_cpu: bool = False) -> WeightScheme:
     """The scheme that the engine itself makes while loading.
 
     Args:
         number_format: a step of the ladder.
         checkpoint: what it is made of; None: plain numbers.
+        is_cpu: whether it is for CPUs.
     """
     bits = {"float32": 32, "bf16": 16, "fp16": 16, "fp8": 8, "int8": 8, "int4": 4}[number_format]
     keeps_parts = number_format in ("int8", "int4") and checkpoint is not None and checkpoint.gguf_layer_numbers > 0
@@ -120,6 +129,7 @@ def load_time_scheme(number_format: str, checkpoint: Checkpoint | None = None) -
         number_format,
         bits,
         INT4_GROUP if number_format == "int4" else 0,
+        head_group=INT8_HEAD_GROUP if is_cpu else 0,
         made_of=checkpoint if keeps_parts else None,
     )
 

@@ -123,6 +123,7 @@ def _weight_schemes(request: PlanRequest) -> tuple[list[WeightScheme], list[Reje
         scheme = checkpoint_scheme(checkpoint)
         if _is_kept(request, scheme):
             return [scheme], [], _checkpoint_problem(request, scheme)
+    is_cpu = request.accelerator.device == "cpu"
     floor = PRECISION[request.floor] if request.floor else 0
     if request.weights != "auto":
         number_format = _on_hardware(request, request.weights)
@@ -136,7 +137,7 @@ def _weight_schemes(request: PlanRequest) -> tuple[list[WeightScheme], list[Reje
                     "QuantizationNotSupported", _unsupported(request, f"weights: {request.weights}", number_format)
                 ),
             )
-        return [load_time_scheme(number_format, checkpoint)], [], None
+        return [load_time_scheme(number_format, checkpoint, is_cpu=is_cpu)], [], None
     schemes, rejected = [], []
     for rung in _ladder(request):
         number_format = _on_hardware(request, rung)
@@ -151,7 +152,7 @@ def _weight_schemes(request: PlanRequest) -> tuple[list[WeightScheme], list[Reje
             )
             rejected.append(Rejected("fp8 weights", reason))
         else:
-            schemes.append(load_time_scheme(number_format, checkpoint))
+            schemes.append(load_time_scheme(number_format, checkpoint, is_cpu=is_cpu))
     if not schemes:
         wanted = ", ".join(request.allowed) + (f" with floor {request.floor}" if request.floor else "")
         return (

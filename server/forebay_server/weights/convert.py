@@ -61,7 +61,7 @@ def convert(weight: LinearWeight, target: WeightFormat, dtype: torch.dtype) -> L
     if variant is not None and not isinstance(weight, Fp8Weight):
         group_size = target.group_size or None
         if target.kind == "int8" and library.can_quantize(weight, group_size):
-            return library.quantize_int8(weight, group_size, variant=variant)
+            return _with_half_scales(library.quantize_int8(weight, group_size, variant=variant))
         if target.kind == "int4" and library.can_quantize(weight, group_size):
             return library.quantize_int4(weight, target.group_size, _INT4_FACTORS, variant=variant)
     parts = [_quantize(dequantize(select_rows(weight, rows)), target) for rows in _row_chunks(weight)]
@@ -87,9 +87,14 @@ def _row_chunks(weight: LinearWeight) -> list[slice]:
     return [slice(start, min(start + step, rows)) for start in range(0, rows, step)]
 
 
+def _with_half_scales(weight: Int8Weight) -> Int8Weight:
+    """The same numbers with scales of groups that float16 can hold, as the C++ step holds them."""
+    return weight if weight.scales.shape[1] == 1 else Int8Weight(weight.values, weight.scales.half().float())
+
+
 def _quantize(weight: torch.Tensor, target: WeightFormat) -> LinearWeight:
     if target.kind == "int8":
-        return quantize_int8(weight, target.group_size or None)
+        return _with_half_scales(quantize_int8(weight, target.group_size or None))
     if target.kind == "int4":
         return quantize_int4(weight, target.group_size)
     return quantize_fp8(weight)

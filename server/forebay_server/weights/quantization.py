@@ -10,6 +10,10 @@ from forebay_server.layers.weight_forms import PLAIN, FormatKind, WeightFormat, 
 HEAD = "lm_head"
 TABLE = "model.embed_tokens"
 
+HEAD_GROUP = 32
+"""in_features that share a scale in an int8 head on CPUs: with the coarser scales of whole rows, logits that lie close
+change places, and the head is a small part of most models."""
+
 
 @dataclass(frozen=True, slots=True)
 class QuantizationOptions:
@@ -80,7 +84,9 @@ def _quantized(place: WeightPlace, stored: WeightFormat, options: QuantizationOp
     quantizes_input = options.mode == "int8" or (options.mode == "int4" and options.always_quantizes_input)
     if stored.kind == "int8":
         return replace(stored, quantizes_input=quantizes_input)
-    return WeightFormat("int8", quantizes_input=quantizes_input)
+    by_group = place.is_head and quantizes_input and options.always_quantizes_input
+    group_size = HEAD_GROUP if by_group and place.in_features % HEAD_GROUP == 0 else 0
+    return WeightFormat("int8", group_size, quantizes_input=quantizes_input)
 
 
 def is_excluded(place: WeightPlace, exclude: Sequence[str]) -> bool:

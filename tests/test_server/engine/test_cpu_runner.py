@@ -52,10 +52,10 @@ def tokens_of(outputs: list[RequestOutput]) -> list[int]:
     return [token for output in outputs for token in output.token_ids]
 
 
-def scores(engine: Engine) -> torch.Tensor:
+def scores(engine: Engine, prompt: list[int]) -> torch.Tensor:
     """The log-probabilities of a prompt's tokens."""
     sampling = SamplingParams(max_tokens=1, temperature=0, prompt_logprobs=0)
-    outputs = answer(engine, AddRequest(request_id="a", prompt_token_ids=PROMPT, sampling=sampling))["a"]
+    outputs = answer(engine, AddRequest(request_id="a", prompt_token_ids=prompt, sampling=sampling))["a"]
     told = [entry for output in outputs if output.prompt_logprobs for entry in output.prompt_logprobs]
     return torch.tensor([entry.chosen for entry in told])
 
@@ -77,16 +77,18 @@ def test_answers_as_torch_operators_do(
     folder, _ = save_tiny(tmp_path / "model", name, tie_word_embeddings=True)
     compiled = load(folder, **options)
     assert isinstance(compiled._runner, CpuRunner)
-    found = scores(compiled)
     without_library()
     fallback = load(folder, **options)
     assert isinstance(fallback._runner, ModelRunner)
-    wanted = scores(fallback)
-    assert len(found) == len(PROMPT) - 1
-    # A number may round to the other side, rarely; in bfloat16 the fallback rounds after every operation.
+    prompts = [PROMPT, *(PROMPT[start : start + 15] for start in range(0, 30, 6))]
+    differences = [(scores(compiled, prompt) - scores(fallback, prompt)).abs() for prompt in prompts]
+    assert [len(difference) for difference in differences] == [len(prompt) - 1 for prompt in prompts]
+    # A number may round to the other side, rarely, and moves what follows; what is wrong moves every prompt.
+    # In bfloat16 the fallback rounds after every operation.
     is_quantized = options["quantization"] != "none"
-    assert (found - wanted).abs().mean() < (0.01 if is_quantized else 0.1)
-    assert (found - wanted).abs().max() < (0.2 if is_quantized else 0.5)
+    assert min(difference.mean() for difference in differences) < (0.001 if is_quantized else 0.1)
+    assert max(difference.mean() for difference in differences) < (0.04 if is_quantized else 0.1)
+    assert max(difference.max() for difference in differences) < (0.2 if is_quantized else 0.5)
 
 
 @pytest.mark.parametrize(
