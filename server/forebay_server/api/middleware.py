@@ -77,9 +77,9 @@ class Gatekeeper:
         key_file = service.config.api_key_file
         self._keys = None if key_file is None else ApiKeys(Path(key_file))
         log_file = service.config.request_log
+        self._log = None if log_file is None else RequestLog(log_file, with_body=service.config.request_log_body)
         self._num_refused = 0
         """Since they were last told of."""
-        self._log = None if log_file is None else RequestLog(log_file, with_body=service.config.request_log_body)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
@@ -106,6 +106,7 @@ class Gatekeeper:
                 receive = await self._with_body(headers, body, receive)
             await self._app(scope, receive, send_with_id)
         except ApiError as error:
+            # when there is too much to do, a body is not waited for, unless the connection would be cut while it comes
             if not isinstance(error, OverloadedError) or _closes_after_answer(scope, headers):
                 await body.discard()
             await send_error(error, send_with_id)
