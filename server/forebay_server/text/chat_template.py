@@ -195,7 +195,8 @@ def _upto_end_mark(prompt: str) -> str:
             "the model's chat template does not show the last message, so that no answer can go on with it",
             param="continue_final_message",
         )
-    return text if rest.startswith(" ") else text.rstrip()
+    text = text if rest.startswith(" ") else text.rstrip()
+    return text.replace(f"{_END_MARK} ", "").replace(_END_MARK, "")  # of a template that shows a message twice
 
 
 def _unshield(text: str, shielded_texts: Sequence[str]) -> str:

@@ -9,10 +9,35 @@ from forebay_server.errors import InvalidRequestError
 from forebay_server.structured.constraints import Constraint, ConstraintKind
 from tests.test_server.structured.random_text import random_text
 
+PATTERNS = [
+    r"^\d{3}-\d{4}$",
+    "a/b+",
+    r"\[x\] \{\}",
+    "(yes|no)+",
+    "é{2}",
+    r"\w{1,5}\s",
+    "[^a]{3}",
+    "a|^b$",
+    "^(?:Mon|Tue) [0-3]?[0-9]$",
+    "(?i)yes|no",
+    ".{0,4}",
+    r"\S\W\D",
+    r"[\s\w]{2}",
+    "[à-üα-ω]{1,4}",
+    r"\u00e9\x41",
+    r"a\nb\tc",
+    "x{2,3}?y*",
+    r"[\]\[^-]{2}",
+    r"(a|b)*c(?:d|e)?",
+    r"-?(0|[1-9]\d{0,5})(\.\d{1,3})?",
+    r"[a-z]+@[a-z]+\.(com|org)",
+    "^$|x",
+    "[&~|]{2}",
+    "🙂|日本+",
+]
 
-@pytest.mark.parametrize(
-    "pattern", [r"^\d{3}-\d{4}$", "a/b+", r"\[x\] \{\}", "(yes|no)+", "é{2}", r"\w{1,5}\s", "[^a]{3}"]
-)
+
+@pytest.mark.parametrize("pattern", PATTERNS)
 def test_texts_match_the_whole_expression(pattern: str) -> None:
     grammar = Constraint("regex", pattern, "guided_regex").rules()
     for seed in range(20):
@@ -46,6 +71,12 @@ def test_texts_follow_a_grammar(grammar: str) -> None:
         ("regex", "a{2,1}"),
         ("regex", r"(a)\1"),
         ("regex", "(?=a)"),
+        ("regex", "(?!a)b"),
+        ("regex", "(?<=a)b"),
+        ("regex", r"\bword\b"),
+        ("regex", "a^b"),
+        ("regex", "[[:alpha:]]"),
+        ("regex", r"(?P<n>a)(?P=n)"),
         ("regex", ""),
         ("regex", "\\"),
         ("regex", "(" * 100_000),

@@ -83,6 +83,31 @@ def test_prompts_are_those_of_transformers(
             assert ours(tokenizer, source, conversation, tools=tools, **names) == wanted
 
 
+@pytest.mark.parametrize("said", ["Once upon", " Once upon ", "1 < 2\n\n"])
+@pytest.mark.parametrize("source", TEMPLATES.values(), ids=TEMPLATES)
+def test_a_last_message_that_goes_on_ends_as_transformers_ends_it(tokenizer: Tokenizer, source: str, said: str) -> None:
+    conversation = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": said}]
+    wanted = theirs(tokenizer, source, conversation, add_generation_prompt=False, continue_final_message=True)
+    if wanted is None:  # its mark does not come through templates that change letters
+        assert source in {
+            TEMPLATES[name] for name in ("python_methods", "json_in_order", "set_blocks_and_nested_scopes")
+        }
+        return
+    token_ids = ChatTemplate(source, tokenizer).prompt_token_ids(
+        conversation, add_generation_prompt=False, continue_final_message=True
+    )
+    # where a template shows a message twice, transformers leaves its own mark in the prompt
+    assert tokenizer.decode(token_ids, skip_special_tokens=False) == wanted.replace("CONTINUE_FINAL_MESSAGE_TAG ", "")
+
+
+def test_a_template_without_the_last_message_cannot_go_on(tokenizer: Tokenizer) -> None:
+    with pytest.raises(InvalidRequestError) as refused:
+        ChatTemplate("{{ messages[0].content }}", tokenizer).prompt_token_ids(
+            [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "x"}], continue_final_message=True
+        )
+    assert refused.value.param == "continue_final_message"
+
+
 def test_most_pairs_render_and_some_are_refused(tokenizer: Tokenizer) -> None:
     rendered = [
         theirs(tokenizer, source, conversation, add_generation_prompt=True)
