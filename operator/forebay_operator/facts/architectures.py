@@ -26,7 +26,9 @@ def model_facts(config: ConfigReader, checkpoint: Checkpoint | None = None) -> M
         known = ", ".join(sorted(FAMILIES))
         raise config.error("model_type", f"is {model_type!r}, an architecture that is not known; known: {known}")
     if isinstance(config.data.get("text_config"), dict):
-        config = ConfigReader({"model_type": model_type, **config.data["text_config"]}, f"{config.source} text_config")
+        of_all = {key: config.data[key] for key in ("tie_word_embeddings",) if config.has(key)}
+        values = {"model_type": model_type, **config.data["text_config"], **of_all}
+        config = ConfigReader(values, f"{config.source} text_config")
     return family(config, checkpoint or Checkpoint(container="none", format=UNQUANTIZED[dtype(config)]))
 
 

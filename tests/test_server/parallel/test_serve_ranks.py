@@ -71,7 +71,7 @@ def test_a_rank_that_hangs_ends_the_pod(server: ServerProcess) -> None:
 def test_stages_of_a_real_model_answer_as_one(tmp_path: Path) -> None:
     """SmolLM2 in two stages, several requests at once: the greedy answers of one process, logits within 1e-5."""
     settings: dict[str, Any] = {"device": "cpu", "dtype": "float32", "max_model_len": 256, "kv_cache_tokens": 2048}
-    sampling = SamplingParams(max_tokens=16, temperature=0, logprobs=1)
+    sampling = SamplingParams(max_tokens=8, temperature=0, logprobs=1)
     one = LLM(str(smollm2_gguf()), **settings)
     expected = one.generate(PROMPTS, sampling)
     arguments = ["--model", str(smollm2_gguf()), "--served-model-name", "smollm2", "--pipeline-parallel-size", "2"]
@@ -79,7 +79,7 @@ def test_stages_of_a_real_model_answer_as_one(tmp_path: Path) -> None:
         arguments += [f"--{name.replace('_', '-')}", str(value)]
     server = ServerProcess(tmp_path, arguments, program=REAL, wait_seconds=400)
     try:
-        body = {"model": "smollm2", "prompt": PROMPTS, "max_tokens": 16, "temperature": 0, "logprobs": 1}
+        body = {"model": "smollm2", "prompt": PROMPTS, "max_tokens": 8, "temperature": 0, "logprobs": 1}
         choices = server.api("/v1/completions", body).json["choices"]
     finally:
         server.close()
