@@ -201,8 +201,7 @@ def _is_kept(request: PlanRequest, scheme: WeightScheme) -> bool:
 
 
 def _is_compiled(facts: ModelFacts) -> bool:
-    full = all(kind.kind == "full" for kind in facts.kv_layers)
-    return facts.architecture in COMPILED_ARCHITECTURES and full and facts.hidden_size % 16 == facts.head_dim % 16 == 0
+    return facts.architecture in COMPILED_ARCHITECTURES and facts.hidden_size % 16 == facts.head_dim % 16 == 0
 
 
 def _checkpoint_problem(request: PlanRequest, scheme: WeightScheme) -> Impossible | None:
