@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from forebay_operator.api.inference_service import PLANNED_FLAGS
 from forebay_operator.failures import EXIT_REASONS
@@ -13,7 +14,8 @@ from forebay_operator.names import PLAN_ANNOTATION
 from forebay_operator.scrape import scraped
 from forebay_operator.scraped import Measured
 from forebay_server.arguments import parse_args
-from forebay_server.errors import ExitCode
+from forebay_server.engine import device
+from forebay_server.errors import ExitCode, StartupError
 from forebay_server.ops.reports import load_report, startup_report
 from forebay_server.ops.shared_state import StateSnapshot
 from forebay_server.planned_memory import PlannedMemory
@@ -109,3 +111,39 @@ def test_the_engine_reads_the_plan_as_the_operator_writes_it() -> None:
     )
     used = told.weights + told.kv_cache + told.step + told.reserved
     assert used + memory["marginBytes"] + plan["headroomBytes"] == told.total
+
+
+GPU_CASES: list[dict[str, Any]] = [
+    {"accelerator": {"profile": "h100-80gb"}},
+    {"accelerator": {"profile": "h200-141gb"}, "quantization": {"weights": "fp8", "kvCache": "fp8"}},
+    {"accelerator": {"profile": "a100-80gb"}, "quantization": {"weights": "int8", "kvCache": "int8"}},
+    {"accelerator": {"profile": "h100-80gb"}, "parallelism": {"tensor": 2}},
+]
+
+
+@pytest.mark.parametrize("spec", GPU_CASES, ids=["bf16", "fp8", "int8", "tensor parallel"])
+def test_what_is_rendered_for_a_gpu_node_leads_to_an_engine_on_a_gpu(
+    spec: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Up to the loading of weights: the engine's own decisions, with a torch that says it has GPUs."""
+    config = parse_args(rendered(spec, tmp_path)).engine
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    where = device.resolve_device(config.device)
+    assert where == torch.device("cuda", 0)
+    dtype = torch.bfloat16
+    asked = spec.get("quantization", {}).get("kvCache", "bf16")
+    kv_dtypes = {"bf16": torch.bfloat16, "fp8": torch.float8_e4m3fn, "int8": torch.int8}
+    assert device.resolve_kv_dtype(config, dtype) == kv_dtypes[asked]
+    options = device.quantization_options(config, where)
+    assert options.kept_kinds == {"int8", "int4", "fp8"}
+    assert not options.always_quantizes_input
+    assert config.tensor_parallel_size == spec.get("parallelism", {}).get("tensor", 1)
+    assert config.kv_cache_tokens is not None
+
+
+def test_a_pod_for_a_gpu_that_finds_none_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    config = parse_args(rendered(GPU_CASES[0], tmp_path)).engine
+    with pytest.raises(StartupError, match="no GPU can be used") as raised:
+        device.resolve_device(config.device)
+    assert raised.value.exit_code == ExitCode.BAD_CONFIGURATION

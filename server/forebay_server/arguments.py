@@ -88,8 +88,9 @@ def read_plan(plan_file: str) -> dict[str, object]:
 def _refuse_what_is_missing(config: ServerConfig) -> None:
     """Flags that the contract has and this version cannot do yet."""
     engine = config.engine
+    of_gpus = () if engine.device == "cpu" else ("fp8",)
     for flag, value, allowed in (
-        ("--kv-cache-dtype", engine.kv_cache_dtype, ("auto", "float32", "bfloat16", "float16", "int8")),
+        ("--kv-cache-dtype", engine.kv_cache_dtype, ("auto", "float32", "bfloat16", "float16", "int8", *of_gpus)),
         ("--draft-model", config.draft_model, (None,)),
         ("--num-speculative-tokens", config.num_speculative_tokens, (0,)),
     ):

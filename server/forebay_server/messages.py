@@ -102,6 +102,10 @@ class StepOutputs(msgspec.Struct, frozen=True, tag=True):
     outputs: list[RequestOutput]
 
 
+ComputedBy = Literal["torch", "cpu library", "triton"]
+"""What computes steps: torch operators, the C++ library, or Triton kernels."""
+
+
 class EngineReady(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     """The model is loaded, a warm-up generation ran; what the plan is compared with."""
 
@@ -118,6 +122,7 @@ class EngineReady(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     """Of the device before anything was loaded."""
     dtype: str
     device: str
+    computed_by: ComputedBy = "torch"
 
 
 class EngineFailed(msgspec.Struct, frozen=True, tag=True, kw_only=True):

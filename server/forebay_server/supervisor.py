@@ -10,7 +10,7 @@ import time
 from collections.abc import Coroutine, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, get_args
 
 import uvicorn
 
@@ -21,7 +21,7 @@ from forebay_server.api.service import LOADING_RETRY_SECONDS, Service, served_mo
 from forebay_server.children import EngineChild, OpsChild, engine_failure
 from forebay_server.config import ServerConfig
 from forebay_server.errors import ExitCode, StartupError, UnavailableError
-from forebay_server.messages import EngineReady
+from forebay_server.messages import ComputedBy, EngineReady
 from forebay_server.ops.probes import liveness
 from forebay_server.ops.shared_state import Phase, SharedState
 from forebay_server.restarts import RestartPolicy
@@ -170,6 +170,7 @@ class Supervisor:
             self._state.put(name, getattr(ready, name))
         self._state.put("activation_peak_bytes", ready.activation_peak_bytes or 0)
         self._state.put("free_bytes", ready.free_bytes or 0)
+        self._state.put("computed_by", 1 + get_args(ComputedBy).index(ready.computed_by))
         self._state.put("num_blocks", ready.num_blocks)
 
     async def _monitor(self) -> None:

@@ -55,7 +55,7 @@ def test_defaults_are_those_of_the_configuration_classes() -> None:
         (["--pipeline-parallel-size", "0"], "--pipeline-parallel-size"),
         (["--quantization", "int9"], "--quantization"),
         (["--quantization-exclude", "re:("], "--quantization-exclude re:("),
-        (["--kv-cache-dtype", "fp8"], "--kv-cache-dtype fp8"),
+        (["--device", "cpu", "--kv-cache-dtype", "fp8"], "--kv-cache-dtype fp8"),
         (["--draft-model", "x"], "--draft-model x"),
         (["--num-speculative-tokens", "4"], "--num-speculative-tokens 4"),
         (["--api-key-file", "/nowhere"], "/nowhere"),

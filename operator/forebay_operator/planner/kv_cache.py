@@ -114,7 +114,7 @@ def wanted_tokens(budget: KVBudget, shape: KVCacheShape, free_bytes: int, num_ra
 
 def _group_bytes(kind: KVLayers, heads: int, layers: int, kv_format: str) -> int:
     vectors = 1 if kind.kind == "latent" else 2
-    scale = SCALE_BYTES if kv_format == "int8" else 0
+    scale = SCALE_BYTES if kv_format in ("int8", "fp8") else 0
     return layers * vectors * heads * (kind.head_dim * NUMBER_BYTES[kv_format] + scale)
 
 

@@ -10,6 +10,8 @@ from forebay_server.layers.weight_forms import FormatKind
 from forebay_server.models.model_config import ModelConfig
 from forebay_server.weights.quantization import QuantizationOptions
 
+EIGHT_BITS = {"int8": torch.int8, "fp8": torch.float8_e4m3fn}
+"""Of a KV cache; with a scale for each token and head."""
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -35,15 +37,13 @@ def resolve_kv_dtype(config: EngineConfig, dtype: torch.dtype) -> torch.dtype:
     """`auto` is the dtype of the arithmetic.
 
     Raises:
-        StartupError: 2 for a format that is not supported.
+        StartupError: 2 for a format that the device cannot read.
     """
     if config.kv_cache_dtype == "auto":
         return dtype
-    if config.kv_cache_dtype == "int8":
-        return torch.int8
-    if config.kv_cache_dtype not in DTYPES:
-        raise bad_configuration(f"--kv-cache-dtype {config.kv_cache_dtype} is not supported yet", "use auto")
-    return DTYPES[config.kv_cache_dtype]
+    if config.kv_cache_dtype == "fp8" and not runs_triton(resolve_device(config.device).type):
+        raise bad_configuration("--kv-cache-dtype fp8: only GPUs read it", "use --kv-cache-dtype int8")
+    return DTYPES.get(config.kv_cache_dtype) or EIGHT_BITS[config.kv_cache_dtype]
 
 
 def quantization_options(

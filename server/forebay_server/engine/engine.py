@@ -17,17 +17,26 @@ from forebay_server.engine.device import (
     resolve_dtype,
     resolve_kv_dtype,
 )
+from forebay_server.engine.gpu.failures import (
+    check_compiler,
+    device_failure,
+    failed_before_serving,
+    step_error,
+    while_allocating,
+)
+from forebay_server.engine.gpu.memory import wait_for_memory
+from forebay_server.engine.gpu.runner import GpuRunner
 from forebay_server.engine.grammar_compiler import GrammarCompiler
 from forebay_server.engine.grammars import Grammars
 from forebay_server.engine.kv_cache import KVCacheLayout, allocate_kv_cache, plan_kv_cache
 from forebay_server.engine.limits import SchedulerLimits
 from forebay_server.engine.model_runner import Runner
 from forebay_server.engine.plan_check import room, with_plan
-from forebay_server.engine.runners import build_runner, is_compiled
+from forebay_server.engine.runners import build_runner, computed_by, is_compiled
 from forebay_server.engine.scheduler import Scheduler
 from forebay_server.engine.scheduler_output import SampledToken, SchedulerOutput
-from forebay_server.errors import ExitCode, StartupError
-from forebay_server.messages import AddRequest, EngineReady, RequestOutput
+from forebay_server.errors import StartupError
+from forebay_server.messages import AddRequest, ComputedBy, EngineReady, RequestOutput
 from forebay_server.models.model_config import ModelConfig
 from forebay_server.parallel.start import RankZero, start_ranks
 from forebay_server.planned_memory import PlannedMemory
@@ -55,6 +64,7 @@ class EngineFacts:
     """Of the device before anything was loaded."""
     conversions: tuple[Conversion, ...] = ()
     """What became of quantized weights, and of weights that were quantized, with the error."""
+    computed_by: ComputedBy = "torch"
 
     def ready_message(self, activation_peak_bytes: int | None = None) -> EngineReady:
         """The facts as the API process wants them, with the peak of the largest step where it was measured."""
@@ -70,6 +80,7 @@ class EngineFacts:
             free_bytes=self.free_bytes,
             dtype=str(self.dtype).removeprefix("torch."),
             device=str(self.device),
+            computed_by=self.computed_by,
         )
 
 
@@ -109,6 +120,11 @@ class Engine:
     def has_work(self) -> bool:
         """Whether `step` would do something."""
         return self.scheduler.has_work
+
+    def prepare_graphs(self) -> None:
+        """Capture the largest decode step where graphs are used, so that what it takes of memory is known."""
+        if isinstance(self._runner, GpuRunner):
+            self._runner.prepare_graphs(self.scheduler.limits.max_num_seqs)
 
     def check(self) -> None:
         """Look whether all ranks live; to be called at least every second, also without work.
@@ -151,13 +167,14 @@ class Engine:
                 return self._runner.run(step)
             self._grammars.mask(step.requests)
             return self._grammars.advance(self._runner.run(step))
-        except torch.AcceleratorError as error:
-            raise StartupError(ExitCode.DEVICE_LOST, "DeviceLost", f"the device failed in a step: {error}") from error
         except StartupError:
             raise
-        except Exception as error:  # whatever it is, only this step's requests shall suffer
+        except Exception as error:  # whatever it is, only this step's requests shall suffer, unless the device is lost
+            lost = device_failure(error)
+            if lost is not None:
+                raise lost from error
             logger.exception("step %d failed; its %d requests end", step.step_id, len(step.requests))
-            failed = SampledToken(error=f"the step failed: {type(error).__name__}: {error}")
+            failed = SampledToken(error=step_error(error))
             return {request.request_id: failed for request in step.requests}
 
 
@@ -181,6 +198,7 @@ def load_engine(
     """
     _check_supported(config)
     device = resolve_device(config.device)
+    check_compiler(device)
     checkpoint = open_checkpoint(Path(config.model))
     dtype = resolve_dtype(config, checkpoint.config)
     kv_dtype = resolve_kv_dtype(config, dtype)
@@ -188,6 +206,7 @@ def load_engine(
     compiled = is_compiled(checkpoint.config, device, max_model_len, config.num_ranks)
     options = quantization_options(config, device, is_compiled=compiled)
     num_sharing = config.num_ranks if device.type == "cpu" else 1
+    wait_for_memory(device, None if planned is None else planned.total)
     free_bytes = available_bytes(device, num_sharing)
     for_weights = room(planned, free_bytes)
     ranks = start_ranks(
@@ -195,7 +214,8 @@ def load_engine(
     )
     try:
         group, stage = ranks.connections.group, ranks.connections.stage
-        loaded = load_model(checkpoint, dtype, device, for_weights, progress, options, group, stage)
+        with while_allocating("weights"):
+            loaded = load_model(checkpoint, dtype, device, for_weights, progress, options, group, stage)
         model = loaded.model
         loaded_bytes = weight_bytes(model)
         free_beside = room(planned, available_bytes(device, num_sharing), loaded_bytes)
@@ -204,7 +224,8 @@ def load_engine(
     except StartupError as error:
         ranks.close()
         raise with_plan(error, planned) from error
-    kv_cache = allocate_kv_cache(layout, model.cache_config, device)
+    with while_allocating("KV cache"):
+        kv_cache = allocate_kv_cache(layout, model.cache_config, device)
     limits = SchedulerLimits(
         max_num_seqs=config.max_num_seqs,
         max_num_batched_tokens=config.max_num_batched_tokens,
@@ -226,6 +247,7 @@ def load_engine(
         device,
         free_bytes,
         tuple(loaded.conversions),
+        computed_by(runner, device),
     )
     return engine, facts
 
@@ -234,7 +256,8 @@ def warm_up(engine: Engine, facts: EngineFacts) -> None:
     """Generate once, so that the first user waits for nothing and a model that computes nonsense is found now.
 
     Raises:
-        StartupError: 16 when the model computes no finite numbers, 15 or 2 when it cannot compute at all.
+        StartupError: 16 when the model computes no finite numbers, 14 when memory runs out, 15 or 2 when it cannot
+            compute at all.
     """
     num_tokens = max(1, min(WARM_UP_TOKENS, facts.max_model_len - 1, facts.layout.num_tokens - 1))
     prompt = [index % facts.model_config.vocab_size for index in range(num_tokens)]
@@ -247,7 +270,7 @@ def warm_up(engine: Engine, facts: EngineFacts) -> None:
     engine.scheduler.reset_prefix_cache()
     engine.scheduler.take_counters()
     if error is not None:
-        raise StartupError(ExitCode.CORRUPT_WEIGHTS, "CorruptWeights", f"the warm-up generation failed: {error}")
+        raise failed_before_serving("the warm-up generation failed", error)
 
 
 def _check_supported(config: EngineConfig) -> None:

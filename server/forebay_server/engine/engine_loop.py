@@ -112,7 +112,7 @@ def _serve(launch: EngineLaunch, mailbox: Mailbox, state: SharedState) -> None:
     state.set_phase(Phase.LOADING)
     planned = PlannedMemory.of(launch.plan)
     engine, facts = load_engine(launch.config, state.set_progress, planned=planned)
-    state.set_phase(Phase.WARMING)
+    state.set_phase(Phase.COMPILING if facts.computed_by == "triton" else Phase.WARMING)  # at first use
     warm_up(engine, facts)
     peak_bytes = None if planned is None else _check_plan(engine, facts, planned)
     gc.freeze()  # what is loaded now stays; collections need not look at it, not even for the first time

@@ -71,6 +71,11 @@ class ForwardPass:
         """Where it computes."""
         return self._device
 
+    def prepare_graphs(self, num_seqs: int) -> None:
+        """See `KernelModel.prepare_graphs`."""
+        if self._kernels is not None:
+            self._kernels.prepare_graphs(num_seqs)
+
     @property
     def sampling_values(self) -> torch.Tensor:
         """The last batch's `sampling_values` on the device, where kernels compute."""

@@ -11,7 +11,7 @@ from forebay_server.layers.kv_cache import KVCache
 from forebay_server.models.model_config import ModelConfig
 
 SCALE_DTYPE = torch.float32
-"""Of an int8 cache: one scale for each token and head."""
+"""Of a cache of eight bits: one scale for each token and head."""
 DEFAULT_TOKENS_PER_SEQUENCE = 256
 """Without --kv-cache-tokens: room for max_num_seqs requests of this length."""
 DEFAULT_MEMORY_SHARE = 0.5
@@ -58,7 +58,7 @@ def plan_kv_cache(
         StartupError: 14 when the cache does not fit, with the numbers.
     """
     heads_per_token = 2 * model_config.num_layers * model_config.num_kv_heads
-    scale_bytes = 0 if dtype.is_floating_point else SCALE_DTYPE.itemsize
+    scale_bytes = SCALE_DTYPE.itemsize if dtype.itemsize == 1 else 0
     bytes_per_token = heads_per_token * (model_config.head_dim * dtype.itemsize + scale_bytes)
     have_bytes = available_bytes - working_bytes(config, model_config)
     num_tokens = config.kv_cache_tokens
@@ -89,10 +89,10 @@ def working_bytes(config: EngineConfig, model_config: ModelConfig) -> int:
 
 
 def allocate_kv_cache(layout: KVCacheLayout, model_config: ModelConfig, device: torch.device) -> KVCache:
-    """All zero, with scales where the dtype is int8."""
+    """All zero, with scales where the dtype has eight bits."""
     shape = (model_config.num_layers, 2, layout.num_blocks, layout.block_size, model_config.num_kv_heads)
     sizes = (*shape, model_config.head_dim)
     is_cpu = device.type == "cpu"
     numbers = zeros(sizes, layout.dtype) if is_cpu else torch.zeros(sizes, dtype=layout.dtype, device=device)
-    has_scales = not layout.dtype.is_floating_point
+    has_scales = layout.dtype.itemsize == 1
     return KVCache(numbers, torch.zeros(shape, dtype=SCALE_DTYPE, device=device) if has_scales else None)

@@ -4,10 +4,10 @@ import ctypes
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-
 from forebay_server.engine.device import available_bytes
 from forebay_server.engine.engine import Engine, EngineFacts
+from forebay_server.engine.gpu.failures import failed_before_serving
+from forebay_server.engine.gpu.memory import UsedMemory
 from forebay_server.errors import ExitCode, StartupError
 from forebay_server.messages import AddRequest
 from forebay_server.sampling_params import SamplingParams
@@ -28,18 +28,21 @@ class StepMeasurement:
     num_tokens: int
     """Of the step: `max_num_batched_tokens`, or fewer where the cache has no room for so many."""
     free_bytes: int
-    """Of the device before the step."""
+    """Of the device before the step, those of the KV cache included."""
 
 
 def measure_step(engine: Engine, facts: EngineFacts) -> StepMeasurement:
     """Run one step with as many tokens as a step may have, and one that samples as many rows as it may.
 
     Raises:
-        StartupError: 16 when the model computes no finite numbers; 15 or 2 when it cannot compute at all.
+        StartupError: 16 when the model computes no finite numbers; 14 when memory runs out; 15 or 2 when it cannot
+            compute at all.
     """
     limits, layout = engine.scheduler.limits, facts.layout
-    free = available_bytes(facts.device)
-    start = _reset_peak(facts.device)
+    is_gpu = facts.device.type == "cuda"
+    used = UsedMemory(facts.device) if is_gpu else _ResidentMemory()
+    # a GPU's cache is taken already; on a CPU the kernel hands out its pages only when they are written
+    free = available_bytes(facts.device) + (layout.num_bytes if is_gpu else 0)
     lengths = prompt_lengths(
         limits.max_num_batched_tokens,
         max_num_seqs=limits.max_num_seqs,
@@ -49,8 +52,9 @@ def measure_step(engine: Engine, facts: EngineFacts) -> StepMeasurement:
     )
     _run(engine, facts, "prompts", lengths)
     _run(engine, facts, "rows", [1] * min(limits.max_num_seqs, layout.num_blocks))
-    peak = _peak(facts.device) - start
-    if facts.device.type == "cpu":  # the kernel hands out pages of the cache only now that they are written
+    engine.prepare_graphs()
+    peak = used.peak_bytes()
+    if not is_gpu:
         blocks = sum(-(-length // layout.block_size) for length in lengths)
         peak -= blocks * layout.block_size * layout.bytes_per_token
     engine.scheduler.reset_prefix_cache()
@@ -84,30 +88,25 @@ def _run(engine: Engine, facts: EngineFacts, name: str, lengths: list[int]) -> N
         for output in engine.step():
             error = output.error or error
     if error is not None:
-        raise StartupError(ExitCode.CORRUPT_WEIGHTS, "CorruptWeights", f"the largest step failed: {error}")
+        raise failed_before_serving("the largest step failed", error)
 
 
-def _reset_peak(device: torch.device) -> int:
-    """Forget peaks so far; returns what is in use now."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-        torch.cuda.reset_peak_memory_stats(device)
-        return int(torch.cuda.memory_allocated(device))
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's
-    if trim is not None:
-        trim(0)  # what is free and still held would hide as much of the peak
-    try:
-        _CLEAR_REFS.write_text(_RESET_PEAK)
-    except OSError:
-        return _resident_bytes("VmHWM")  # may not be reset: only what exceeds the peak of loading is seen
-    return _resident_bytes("VmRSS")
+class _ResidentMemory:
+    """What this process takes of a host's memory from now on."""
 
+    def __init__(self) -> None:
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's
+        if trim is not None:
+            trim(0)  # what is free and still held would hide as much of the peak
+        try:
+            _CLEAR_REFS.write_text(_RESET_PEAK)
+            self._start = _resident_bytes("VmRSS")
+        except OSError:
+            self._start = _resident_bytes("VmHWM")  # may not be reset: only what exceeds the peak of loading is seen
 
-def _peak(device: torch.device) -> int:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-        return int(torch.cuda.max_memory_allocated(device))
-    return _resident_bytes("VmHWM")
+    def peak_bytes(self) -> int:
+        """The most so far."""
+        return _resident_bytes("VmHWM") - self._start
 
 
 def _resident_bytes(name: str) -> int:

@@ -14,6 +14,7 @@ from forebay_server.engine.gpu.runner import GpuRunner
 from forebay_server.engine.model_runner import ModelRunner, Runner
 from forebay_server.layers.kv_cache import KVCache
 from forebay_server.layers.rotary_embedding import rotary_tables
+from forebay_server.messages import ComputedBy
 from forebay_server.models.decoder import CausalLM
 from forebay_server.models.model_config import ModelConfig
 from forebay_server.models.registry import model_class
@@ -67,6 +68,13 @@ def build_runner(
     )
     logger.info("steps are computed by the C++ library: %s, %d threads", variant, num_threads)
     return CpuRunner(step)
+
+
+def computed_by(runner: Runner, device: torch.device) -> ComputedBy:
+    """What computes the steps of a runner on this device."""
+    if isinstance(runner, CpuRunner):
+        return "cpu library"
+    return "triton" if runs_triton(device.type) else "torch"
 
 
 def is_compiled(model_config: ModelConfig, device: torch.device, max_model_len: int, num_ranks: int) -> bool:

@@ -1,4 +1,4 @@
-"""The keys and values of all tokens, in pages, in a float dtype or in int8 with a scale for each token and head.
+"""The keys and values of all tokens, in pages, in a float dtype or in 8 bits with a scale for each token and head.
 
 Quantized per token and head there is nothing to calibrate, no token's range touches another's, and a block that is
 found again carries its scales. Whoever attends sees keys and values as they were written, rounding included, those of

@@ -3,7 +3,9 @@
 import threading
 import time
 from collections import deque
+from typing import get_args
 
+from forebay_server.messages import ComputedBy
 from forebay_server.metrics import num_waiting
 from forebay_server.ops.probes import phase_name
 from forebay_server.ops.shared_state import SharedState, StateSnapshot
@@ -59,6 +61,8 @@ def startup_report(now: StateSnapshot, monotonic_time: float, plan: dict[str, ob
         "secondsSinceProgress": round(monotonic_time - now.last_progress, 1),
         "secondsInPhase": round(monotonic_time - now.phase_since, 1),
     }
+    if now.computed_by:
+        report["computedBy"] = get_args(ComputedBy)[int(now.computed_by) - 1]
     if plan is not None:
         report["planned"] = plan
     if now.num_blocks:

@@ -87,6 +87,8 @@ class StateSnapshot:
     """Of the largest step; 0: not measured."""
     free_bytes: float = 0
     """Of the device before anything was loaded."""
+    computed_by: float = 0
+    """What computes steps: 1 and more count through `ComputedBy`; 0: not known yet."""
     planned_total_bytes: float = 0
     """The operator's plan, as are the next ones; 0: there is none."""
     planned_weight_bytes: float = 0

@@ -100,3 +100,11 @@ def test_metrics_can_be_parsed_and_count_right() -> None:
         sample.labels["finished_reason"]: sample.value for sample in families["forebay_request_success"].samples
     }
     assert finished == {"stop": 0, "length": 1, "abort": 0, "error": 0}
+
+
+def test_a_start_tells_what_computes_once_it_is_known() -> None:
+    state = SharedState.create()
+    assert "computedBy" not in startup_report(state.snapshot(), 0.0, None)
+    for number, name in enumerate(("torch", "cpu library", "triton"), 1):
+        state.put("computed_by", number)
+        assert startup_report(state.snapshot(), 0.0, None)["computedBy"] == name

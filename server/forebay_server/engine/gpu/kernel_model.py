@@ -78,6 +78,12 @@ class KernelModel:
         max_num_new = max((len(part.token_ids) for part in batch.parts[num_decodes:]), default=0)
         return self._forward(layout.on_device(inputs), longest, max_num_new, hidden)
 
+    def prepare_graphs(self, num_seqs: int) -> None:
+        """Capture a step of so many of the longest sequences, without one: padding alone writes and reads nothing."""
+        shape = graph_shape(num_seqs, self._max_model_len, self._max_model_len)
+        if self._capture is not None and shape is not None and shape not in self._graphs:
+            self._decode(FlatBatch([], [], []), shape, self._capture)
+
     def _decode(self, batch: FlatBatch, shape: GraphShape, capture: Capture) -> torch.Tensor:
         """[shape.num_seqs, hidden_size] of a step that only decodes, by a graph; the first time without, to make it."""
         num_decodes = len(batch.parts)

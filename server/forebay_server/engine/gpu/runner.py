@@ -29,6 +29,11 @@ class GpuRunner:
         hidden = self._forward.compute(flat_batch(requests, step.new_block_ids, values))
         return find_tokens(requests, hidden, self._forward.logits, self._sample)
 
+    @torch.inference_mode()
+    def prepare_graphs(self, num_seqs: int) -> None:
+        """Capture a decode step of so many of the longest sequences, where graphs are used."""
+        self._forward.prepare_graphs(num_seqs)
+
     def _sample(self, logits: torch.Tensor, requests: Sequence[ScheduledRequest]) -> list[SampledToken]:
         """Pick the next token of each request: [num_requests, vocab_size], float32, changed in place."""
         on_host = [row for row, request in enumerate(requests) if not samples_on_device(request)]

@@ -128,6 +128,17 @@ def test_decodes_by_graphs_as_without(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.usefixtures("kernels")
+def test_an_fp8_cache_answers_as_one_of_more_bits_while_scores_are_far_apart(tmp_path: Path) -> None:
+    folder = save(tmp_path, "llama")
+    engine = load(folder, kv_cache_dtype="fp8")
+    first = answers(engine, GREEDY)
+    assert {key: tokens[0] for key, tokens in first.items()} == {
+        key: tokens[0] for key, tokens in answers(load(folder), GREEDY).items()
+    }
+    assert answers(engine, GREEDY) == first  # by prompts that are found in the cache
+
+
+@pytest.mark.usefixtures("kernels")
 def test_a_seeded_answer_does_not_depend_on_its_batch(tmp_path: Path) -> None:
     folder = save(tmp_path, "llama")
     engine = load(folder)

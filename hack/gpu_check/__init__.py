@@ -1,0 +1,1 @@
+"""What is tried first on a GPU: `hack/gpu_check.sh`."""
