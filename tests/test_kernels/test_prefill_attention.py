@@ -90,7 +90,8 @@ def test_a_quantized_prefix(dtype: torch.dtype, cache_dtype: torch.dtype) -> Non
     _assert_equal(_arguments([20, 2], [70, 33], dtype=dtype, cache_dtype=cache_dtype))
 
 
-@pytest.mark.parametrize("window", [1, 17, 65, 1000])
+# With 40 and 66 the first key that is seen is the last of its tile: of the prefix, of the chunk.
+@pytest.mark.parametrize("window", [1, 17, 40, 65, 66, 1000])
 def test_a_sliding_window(window: int) -> None:
     _assert_equal(_arguments([150, 3], [70, 90]) | {"sliding_window": window})
 

@@ -9,35 +9,10 @@ import torch
 import triton
 import triton.language as tl
 
-from forebay_kernels.gpu.attention_tile import LOG2_E, cached_tile, update
+from forebay_kernels.gpu.attention_tile import LOG2_E, slots_of, update
 from forebay_kernels.gpu.eight_bits import PLAIN, as_bytes, format_of
 from forebay_kernels.gpu.launch import Launch, block_of, dot_type
 from forebay_kernels.targets import Target, target_of
-
-
-@triton.jit  # type: ignore[untyped-decorator]
-def _chunk_tile(  # type: ignore[no-untyped-def]
-    key_ptr,
-    value_ptr,
-    start,
-    key_offs,
-    value_offs,
-    stride_key_token,
-    stride_value_token,
-    in_head,
-    in_chunk,
-    IS_MASKED: tl.constexpr,
-):
-    """Read BLOCK_N keys and values of the chunk, from start on: all of them, or those in_chunk where IS_MASKED."""
-    key_mask = in_head[:, None]
-    value_mask = in_head[None, :]
-    if IS_MASKED:
-        key_mask = in_chunk[None, :] & key_mask
-        value_mask = in_chunk[:, None] & value_mask
-    start = tl.cast(start, tl.int64)
-    key = tl.load(key_ptr + start * stride_key_token + key_offs, mask=key_mask, other=0.0)
-    value = tl.load(value_ptr + start * stride_value_token + value_offs, mask=value_mask, other=0.0)
-    return key, value
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -111,10 +86,22 @@ def _prefill_attention_kernel(  # type: ignore[no-untyped-def]
     for start in range(first_key, context_len, BLOCK_PREFIX):
         offs_n = start + tl.arange(0, BLOCK_PREFIX)
         in_context = offs_n < context_len
-        key, value, key_scale, value_scale = cached_tile(
-            key_cache_ptr, value_cache_ptr, key_scales_ptr, value_scales_ptr, table_ptr, offs_n, in_context, offs_d,
-            in_head, kv_head, num_kv_heads, head_dim, FORMAT, BLOCK_SIZE,
-        )  # fmt: skip
+        slot_heads = slots_of(table_ptr, offs_n, in_context, BLOCK_SIZE) * num_kv_heads + kv_head
+        key = tl.load(
+            key_cache_ptr + slot_heads[None, :] * head_dim + offs_d[:, None],
+            mask=in_context[None, :] & in_head[:, None],
+            other=0,
+        )
+        value = tl.load(
+            value_cache_ptr + slot_heads[:, None] * head_dim + offs_d[None, :],
+            mask=in_context[:, None] & in_head[None, :],
+            other=0,
+        )
+        key_scale = m_i
+        value_scale = m_i
+        if FORMAT != PLAIN:
+            key_scale = tl.load(key_scales_ptr + slot_heads, mask=in_context, other=0.0)
+            value_scale = tl.load(value_scales_ptr + slot_heads, mask=in_context, other=0.0)
         is_visible = in_context[None, :]
         if HAS_WINDOW:
             is_visible = is_visible & (context_len + offs_m[:, None] - offs_n[None, :] < sliding_window)
@@ -134,10 +121,16 @@ def _prefill_attention_kernel(  # type: ignore[no-untyped-def]
         first_key = tl.maximum(first_row - sliding_window + 1, 0) // BLOCK_N * BLOCK_N
     for start in range(first_key, first_row, BLOCK_N):
         offs_n = start + offs_tile
-        key, value = _chunk_tile(
-            key_base, value_base, start, key_offs, value_offs, stride_key_token, stride_value_token, in_head, in_head,
-            False,
-        )  # fmt: skip
+        key = tl.load(
+            key_base + tl.cast(start, tl.int64) * stride_key_token + key_offs,
+            mask=in_head[:, None],
+            other=0.0,
+        )
+        value = tl.load(
+            value_base + tl.cast(start, tl.int64) * stride_value_token + value_offs,
+            mask=in_head[None, :],
+            other=0.0,
+        )
         is_visible = offs_m[:, None] - offs_n[None, :] < sliding_window
         acc, m_i, l_i, _ = update(
             acc, m_i, l_i, query, key, value, m_i, m_i, is_visible, scale, soft_cap,
@@ -148,10 +141,16 @@ def _prefill_attention_kernel(  # type: ignore[no-untyped-def]
     for start in range(first_row, tl.minimum(first_row + BLOCK_M, num_new), BLOCK_N):
         offs_n = start + offs_tile
         in_chunk = offs_n < num_new
-        key, value = _chunk_tile(
-            key_base, value_base, start, key_offs, value_offs, stride_key_token, stride_value_token, in_head, in_chunk,
-            True,
-        )  # fmt: skip
+        key = tl.load(
+            key_base + tl.cast(start, tl.int64) * stride_key_token + key_offs,
+            mask=in_chunk[None, :] & in_head[:, None],
+            other=0.0,
+        )
+        value = tl.load(
+            value_base + tl.cast(start, tl.int64) * stride_value_token + value_offs,
+            mask=in_chunk[:, None] & in_head[None, :],
+            other=0.0,
+        )
         distance = offs_m[:, None] - offs_n[None, :]
         is_visible = distance >= 0
         if HAS_WINDOW:
