@@ -25,7 +25,7 @@ LADDER: Final = ("bf16", "fp8", "int8", "int4")
 
 KEPT_ON_CPUS: Final = ("int8", "int4")
 COMPILED_ARCHITECTURES: Final = ("llama", "mistral", "qwen2", "qwen3")
-"""Those that the engine's compiled step for CPUs knows, as long as no layer has a window."""
+"""Those that the engine's compiled step for CPUs knows."""
 
 
 @dataclass(frozen=True, slots=True)
