@@ -1,6 +1,7 @@
 """Tools and reasoning over HTTP. The fake engine says what the prompt says, the tiny model what a grammar allows."""
 
 import json
+import random
 from collections.abc import Iterator
 from typing import Any
 
@@ -194,6 +195,39 @@ def test_reasoning_may_be_left_out(echo_server: ServerProcess) -> None:
     assert parts["message"]["reasoning_content"] == ""
     assert parts["message"]["content"] == "then I say"
     assert len(parts["logprobs"]) == answer["usage"]["completion_tokens"]
+
+
+FRAGMENTS = [
+    CALL,
+    "<tool_call>",
+    "</tool_call>",
+    "<think>",
+    "</think>",
+    '{"name": "f", "arguments": {',
+    '{"a": {"b": [1, "}"]}}',
+    '"\\u00e9\\',
+    "}",
+    "{",
+    " \n",
+    "é🙂",
+    "words ",
+]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_stream_says_what_the_whole_answer_says_whatever_it_is(echo_server: ServerProcess, seed: int) -> None:
+    """Marks in any order, broken JSON, text around calls: never a 500, and the same byte for byte."""
+    rng = random.Random(seed)
+    text = "".join(rng.choices(FRAGMENTS, k=rng.randint(1, 7))).strip() or "x"
+    fields: Any = {"max_tokens": rng.randint(20, 300), "logprobs": True, "stop": ["</th"] if seed % 4 == 0 else None}
+    whole = ask(echo_server, text, **fields)["choices"][0]
+    parts = streamed(echo_server, text, **fields)
+    message = whole["message"]
+    assert parts["message"]["content"] == (message["content"] or "")
+    assert parts["message"]["reasoning_content"] == message.get("reasoning_content", "")
+    assert parts["message"]["tool_calls"] == [call["function"] for call in message.get("tool_calls", [])]
+    assert parts["finish_reason"] == whole["finish_reason"]
+    assert parts["logprobs"] == whole["logprobs"]["content"]
 
 
 def test_only_allowed_tools_are_called(echo_server: ServerProcess) -> None:
