@@ -20,7 +20,7 @@ from forebay_server.models.decoder import CausalLM, DecoderLayer
 from forebay_server.weights.loader import give_memory_back
 
 
-def why_not(model: CausalLM, _max_model_len: int) -> str | None:
+def why_not(model: CausalLM) -> str | None:
     """What the C++ step cannot do with this model and its weights; None: it runs it."""
     kind = type(model)
     if kind.forward is not CausalLM.forward or kind.embed is not CausalLM.embed:

@@ -203,7 +203,7 @@ def load_engine(
     dtype = resolve_dtype(config, checkpoint.config)
     kv_dtype = resolve_kv_dtype(config, dtype)
     max_model_len = _max_model_len(config, checkpoint.config)
-    compiled = is_compiled(checkpoint.config, device, max_model_len, config.num_ranks)
+    compiled = is_compiled(checkpoint.config, device, config.num_ranks)
     options = quantization_options(config, device, is_compiled=compiled)
     num_sharing = config.num_ranks if device.type == "cpu" else 1
     wait_for_memory(device, None if planned is None else planned.total)

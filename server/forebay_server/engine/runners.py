@@ -47,7 +47,7 @@ def build_runner(
     if runs_triton(kv_cache.numbers.device.type):
         logger.info("steps are computed by Triton kernels")
         return GpuRunner(ForwardPass(model, kv_cache, max_model_len))
-    reason = _why_torch(model, kv_cache, max_model_len)
+    reason = _why_torch(model, kv_cache)
     variant = best_variant()
     if reason is None and variant is None:
         reason = "the C++ library was not built, or this CPU has no AVX2"
@@ -77,16 +77,16 @@ def computed_by(runner: Runner, device: torch.device) -> ComputedBy:
     return "triton" if runs_triton(device.type) else "torch"
 
 
-def is_compiled(model_config: ModelConfig, device: torch.device, max_model_len: int, num_ranks: int) -> bool:
+def is_compiled(model_config: ModelConfig, device: torch.device, num_ranks: int) -> bool:
     """Whether the C++ library would compute this model, given weights that it can read."""
     if runs_triton(device.type) or num_ranks > 1 or best_variant() is None:
         return False
     with torch.device("meta"):
         model = model_class(model_config)(model_config)
-    return why_not(model, max_model_len) is None
+    return why_not(model) is None
 
 
-def _why_torch(model: CausalLM, kv_cache: KVCache, max_model_len: int) -> str | None:
+def _why_torch(model: CausalLM, kv_cache: KVCache) -> str | None:
     if kv_cache.numbers.dtype not in _CACHE_DTYPES:
         return f"the KV cache is {str(kv_cache.numbers.dtype).removeprefix('torch.')}"
-    return why_not(model, max_model_len)
+    return why_not(model)
