@@ -13,8 +13,8 @@ output, tools, shared beginnings, long prompts, bad bodies, clients that leave);
 import argparse
 import asyncio
 import json
-import os
 import random
+import re
 import statistics
 import sys
 import time
@@ -28,7 +28,7 @@ from typing import Any
 import aiohttp
 
 JSON_TYPE = {"Content-Type": "application/json"}
-PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+OWN_MEMORY = re.compile(r"^(?:RssAnon|VmSwap):\s+(\d+) kB", re.MULTILINE)
 SHARED_BEGINNING = "You are a helpful assistant who answers briefly and to the point. " * 4
 LEAST_WORDS, MOST_WORDS, LONG_WORDS = 3, 40, 400
 SCHEMA = {
@@ -133,15 +133,16 @@ class Target:
         findings.faults.append(f"not idle after {seconds:g} s: {load}")
 
 
-def resident_bytes(pid: int) -> dict[str, int]:
-    """Of a process and its children (Linux), by the module that each runs."""
+def memory_bytes(pid: int) -> dict[str, int]:
+    """What a process and its children (Linux) hold, by the module that each runs; without the pages of files."""
     sizes: dict[str, int] = {}
     try:
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
         for number in (pid, *map(int, children)):
             words = Path(f"/proc/{number}/cmdline").read_bytes().decode(errors="replace").split("\0")
             name = words[words.index("-m") + 1] if "-m" in words else "server"
-            sizes[name] = int(Path(f"/proc/{number}/statm").read_text().split()[1]) * PAGE_BYTES
+            status = Path(f"/proc/{number}/status").read_text()
+            sizes[name] = sum(1024 * int(size) for size in OWN_MEMORY.findall(status))
     except OSError:
         pass  # one of them has just ended
     return sizes
@@ -246,7 +247,7 @@ async def soak(target: Target, options: argparse.Namespace) -> Findings:
     async def watch() -> None:
         while time.monotonic() < end:
             await asyncio.sleep(min(options.sample_seconds, 3 * options.minutes))
-            sizes = resident_bytes(options.pid) if options.pid else {}
+            sizes = memory_bytes(options.pid) if options.pid else {}
             memory.append((time.monotonic() - started, sizes))
             told = (
                 ", ".join(f"{name} {size / 1e6:.1f} MB" for name, size in sizes.items()) or "no --pid: memory unknown"
