@@ -10,7 +10,7 @@ from tests.fakes.server_process import REAL, ServerProcess, wait_for
 from tests.fakes.tiny_real import write_tiny_real_model
 from tests.test_server.test_small_pool import complete, prompt_of
 
-NUM_LONG_TOKENS, CHUNK_TOKENS = 3000, 32
+NUM_LONG_TOKENS, CHUNK_TOKENS = 4000, 32
 
 
 @pytest.fixture(scope="module")
