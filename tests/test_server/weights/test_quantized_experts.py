@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -170,8 +169,10 @@ def test_one_kernel_takes_all_experts(tmp_path: Path, scheme: Scheme | None, qua
         x = torch.randn(9, 128, generator=torch.Generator().manual_seed(5))
         ids = torch.arange(18).view(9, 2) % 4
         weights = torch.rand(9, 2, generator=torch.Generator().manual_seed(6))
-        arguments: tuple[Any, ...] = (x, gate_up.values, down.values, ids, weights, gate_up.scales, down.scales)
-        fused, one_by_one = fused_moe(*arguments, quantizes_input=quantizes_input), experts._experts(x, ids, weights)
+        fused = fused_moe(
+            x, gate_up.values, down.values, ids, weights, gate_up.scales, down.scales, quantizes_input
+        )  # fmt: skip
+        one_by_one = experts._experts(x, ids, weights)
         # inputs are rounded by token in one, by 64 numbers of it or not at all in the other
         assert (fused - one_by_one).norm() / one_by_one.norm() < (0.06 if quantizes_input else 1e-6)
 
