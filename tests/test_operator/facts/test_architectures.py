@@ -70,7 +70,7 @@ def test_parameters_equal_those_of_transformers(model_type: str, changes: dict[s
 
 
 def test_every_family_is_compared() -> None:
-    assert {model_type for model_type, _ in CONFIGS} | {"gemma3"} == set(FAMILIES)
+    assert {model_type for model_type, _ in CONFIGS} | {"gemma3", "mistral3"} == set(FAMILIES)
 
 
 def kv_layers(model_type: str, **changes: Any) -> tuple[KVLayers, ...]:
@@ -121,6 +121,15 @@ def test_gemma3_reads_its_text_part_and_published_defaults() -> None:
     facts = facts_of_config({"model_type": "gemma3", "text_config": text}, "config.json")
     assert facts.num_parameters == 3_880_263_168  # the card's 4,300,079,472 less vision tower and projector
     assert [(kind.kind, kind.layers) for kind in facts.kv_layers] == [("full", 5), ("sliding", 29)]
+
+
+@pytest.mark.parametrize(("of_all", "num_heads"), [({}, 1), ({"tie_word_embeddings": True}, 0)])
+def test_mistral3_is_its_text_part(of_all: dict[str, Any], num_heads: int) -> None:
+    """Whether the head is tied stands outside of the text part, where it stands at all."""
+    text = BASE | {"model_type": "mistral"}
+    facts = facts_of_config({"model_type": "mistral3", "text_config": text, **of_all}, "config.json")
+    tied = facts_of_config(text | {"tie_word_embeddings": True}, "config.json")
+    assert facts.num_parameters - tied.num_parameters == num_heads * BASE["vocab_size"] * BASE["hidden_size"]
 
 
 @pytest.mark.parametrize(

@@ -106,7 +106,7 @@ def test_text_parts_go_by_the_names_of_newer_files_too(tmp_path: Path) -> None:
 
 def test_what_published_gemma_3_files_leave_out_is_what_their_class_assumes() -> None:
     """The `config.json` of the 4B model says no more of its text part than this."""
-    text = {
+    text: dict[str, Any] = {
         "hidden_size": 2560,
         "intermediate_size": 10240,
         "model_type": "gemma3_text",
@@ -116,7 +116,7 @@ def test_what_published_gemma_3_files_leave_out_is_what_their_class_assumes() ->
     }
     values = {"architectures": ["Gemma3ForConditionalGeneration"], "eos_token_id": [1, 106], "torch_dtype": "bfloat16"}
     config = config_from_hugging_face(values | {"text_config": text, "vision_config": {"hidden_size": 1152}}, "x")
-    theirs = Gemma3TextConfig(**text)
+    theirs: Any = Gemma3TextConfig(**text)
     assert config.architecture == "Gemma3ForCausalLM"
     for name, own in (("vocab_size", "vocab_size"), ("num_attention_heads", "num_heads"), ("head_dim", "head_dim")):
         assert getattr(config, own) == getattr(theirs, name)
