@@ -120,8 +120,8 @@ struct Queries {
     }
 };
 
-// Turn scores into weights in place, in so many sixteens of columns. Of row i of `rows`, from first_row on, keys
-// [first, first + count) of the window are seen. s.factors becomes what earlier sums must be multiplied with.
+// Turn the scores of rows [first_row, first_row + rows) for the keys from `first` on, so many sixteens of them, into
+// weights, in place. s.factors becomes what the rows' earlier sums must be multiplied with.
 inline void update_softmax(const Queries& q, int first, int first_row, int rows, int sixteens, const Found& found,
                            const AttentionScratch& s) {
     float* old_largest = found.largest + first_row;
@@ -159,8 +159,8 @@ inline void update_softmax(const Queries& q, int first, int first_row, int rows,
 }
 
 // Add what the queries find in a tile of a span to `found`. `next` is the tile that is read after it.
-inline void attend_tile(const LayerCache& cache, const Queries& q, const Tile& tile, const Tile& next, const Found& found,
-                        const AttentionScratch& s) {
+inline void attend_tile(const LayerCache& cache, const Queries& q, const Tile& tile, const Tile& next,
+                        const Found& found, const AttentionScratch& s) {
     const int head_dim = cache.head_dim, first_row = q.first_token(tile.first) * q.group;
     const int rows = q.end_token(tile.first + tile.count) * q.group - first_row, sixteens = (tile.count + 15) / 16;
     if (rows <= 0) return;
@@ -170,7 +170,8 @@ inline void attend_tile(const LayerCache& cache, const Queries& q, const Tile& t
     const int columns = sixteens % 4 == 1 ? sixteens * 16 : (sixteens + 3) / 4 * 64;
     if (cache.is_direct() && rows <= FEW_QUERIES) {
         const Bundles keys(cache, 0, tile), next_keys(cache, 0, next);
-        multiply_floats(queries, head_dim, KeyColumns{keys, next_keys}, rows, head_dim, columns, nullptr, s.scores, KEYS);
+        multiply_floats(queries, head_dim, KeyColumns{keys, next_keys}, rows, head_dim, columns, nullptr, s.scores,
+                        KEYS);
         update_softmax(q, tile.first, first_row, rows, sixteens, found, s);
         const Bundles values(cache, 1, tile), next_values(cache, 1, next);
         multiply_floats(s.scores, KEYS, ValueRows{values, next_values, head_dim}, rows, tile.count, head_dim, s.factors,

@@ -61,7 +61,8 @@ void Step::multiply(const Weight& weight, const Activations& x, int num_rows, in
             row += rows;
         }
     }
-    if (blocks == 1) prefetch(next.data + next.num_outputs / PANEL * thread / num_threads_ * panel_bytes(next), AHEAD_BYTES);
+    const int64_t first_panel = (int64_t)next.num_outputs / PANEL * thread / num_threads_;
+    if (blocks == 1) prefetch(next.data + first_panel * panel_bytes(next), AHEAD_BYTES);
     pool_.barrier();
 }
 
@@ -72,7 +73,8 @@ void Step::compute_layer(int index, int thread) {
     Activations x = norm_rows(layer.input_norm, layer.qkv, num_tokens, nullptr, thread);
     multiply(layer.qkv, x, num_tokens, thread, 1, layer.output, [&](int panel, int row, int rows, const float* sums) {
         for (int m = 0; m < rows; m++)
-            memcpy(qkv_ + (int64_t)(row + m) * layer.qkv.num_outputs + panel * PANEL, sums + m * PANEL, sizeof(float) * PANEL);
+            memcpy(qkv_ + (int64_t)(row + m) * layer.qkv.num_outputs + panel * PANEL, sums + m * PANEL,
+                   sizeof(float) * PANEL);
     });
     if (is_mixed_) {
         for (int row; (row = pool_.next(thread, num_tokens)) >= 0;)
@@ -94,16 +96,17 @@ void Step::compute_layer(int index, int thread) {
     multiply(layer.output, x, num_tokens, thread, 1, layer.gate_up, add);
     x = norm_rows(layer.attention_norm, layer.gate_up, num_tokens, nullptr, thread);
     const int group = layer.down.group, panels = 2 * group / PANEL;
-    multiply(layer.gate_up, x, num_tokens, thread, panels, layer.down, [&](int panel, int row, int rows, const float* sums) {
+    const auto gate = [&](int panel, int row, int rows, const float* sums) {
         alignas(64) float gated[MOST_GROUP];
         for (int m = 0; m < rows; m++) {
             for (int i = 0; i < group; i += 16) {
-                const float* gate = sums + i / PANEL * 2 * ITEM_ROWS * PANEL + m * PANEL + i % PANEL;
-                store(gated + i, silu_and_mul(load(gate), load(gate + ITEM_ROWS * PANEL)));
+                const float* sum = sums + i / PANEL * 2 * ITEM_ROWS * PANEL + m * PANEL + i % PANEL;
+                store(gated + i, silu_and_mul(load(sum), load(sum + ITEM_ROWS * PANEL)));
             }
             quantize_group(layer.down, gated, row + m, panel / 2 * PANEL, gated_);
         }
-    });
+    };
+    multiply(layer.gate_up, x, num_tokens, thread, panels, layer.down, gate);
     const Weight& next = index + 1 < model_.num_layers ? layers_[index + 1].qkv : model_.head;
     multiply(layer.down, gated_, num_tokens, thread, 1, next, add);
 }
