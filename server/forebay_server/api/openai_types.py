@@ -137,11 +137,12 @@ class GenerationBody(Truncated):
     cache_salt: Annotated[str, StringConstraints(min_length=1, max_length=1024)] | None = None
 
 
+_IS_FILLED = Field(min_length=1, fail_fast=True)  # a list of another kind is left at its first item, not at its last
 Prompts = (
     str
-    | Annotated[list[str], Field(min_length=1)]
-    | Annotated[list[TokenId], Field(min_length=1)]
-    | Annotated[list[Annotated[list[TokenId], Field(min_length=1)]], Field(min_length=1)]
+    | Annotated[list[str], _IS_FILLED]
+    | Annotated[list[TokenId], _IS_FILLED]
+    | Annotated[list[Annotated[list[TokenId], _IS_FILLED]], _IS_FILLED]
 )
 """One or several prompts, each a text or token ids; all of one kind."""
 

@@ -8,7 +8,9 @@ from typing import Any
 
 import openai
 import pytest
+from pydantic import ValidationError
 
+from forebay_server.api.openai_types import CompletionBody
 from tests.fakes.server_process import ServerProcess
 
 USER = {"role": "user", "content": "hi"}
@@ -112,6 +114,13 @@ def test_bad_requests_are_400_naming_the_field(server: ServerProcess, path: str,
     following = server.api(COMPLETIONS, {"prompt": "ok"})
     assert following.status == 200, following.body
     assert following.json["choices"][0]["text"] == "ok"
+
+
+def test_a_list_of_another_kind_is_left_at_its_first_item() -> None:
+    """Else an error for each of 100,000 token ids is made, and thrown away, while everybody waits."""
+    with pytest.raises(ValidationError) as caught:
+        CompletionBody.model_validate({"prompt": [None] * 1000})
+    assert caught.value.error_count() < 10
 
 
 def test_values_that_ask_for_nothing_are_accepted(server: ServerProcess) -> None:
