@@ -4,6 +4,7 @@ import torch
 from torch import nn
 
 from forebay_kernels import fused_moe, silu_and_mul
+from forebay_kernels.dispatch import runs_triton
 from forebay_kernels.reference.moe import sum_of_experts
 from forebay_server.layers.experts_linear import ExpertsLinear
 from forebay_server.layers.gated_mlp import GatedMLP
@@ -60,12 +61,18 @@ class MixtureOfExperts(nn.Module):
     def _experts(self, x: torch.Tensor, expert_ids: torch.Tensor, expert_weights: torch.Tensor) -> torch.Tensor:
         """One kernel for all experts on GPUs; on CPUs, and for forms that it does not know, one after the other."""
         gate_up, down = self.gate_up.stacked(), self.down.stacked()
-        if x.device.type == "cpu" or gate_up is None or down is None or not gate_up.is_like(down):
+        if not runs_triton(x.device.type) or gate_up is None or down is None or not gate_up.is_like(down):
             return sum_of_experts(x, expert_ids, expert_weights, self._one_expert)
         return fused_moe(
             x, gate_up.values, down.values, expert_ids, expert_weights, gate_up.scales, down.scales,
             gate_up.quantizes_input, gate_up.zeros, down.zeros,
         )  # fmt: skip
+
+    @property
+    def is_fused(self) -> bool:
+        """Whether a GPU computes all experts by itself, without the host looking which of them are wanted."""
+        gate_up, down = self.gate_up.stacked(), self.down.stacked()
+        return gate_up is not None and down is not None and gate_up.is_like(down)
 
     def _one_expert(self, x: torch.Tensor, expert: int) -> torch.Tensor:
         return self.down.of_expert(silu_and_mul(self.gate_up.of_expert(x, expert)), expert)

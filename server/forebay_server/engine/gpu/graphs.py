@@ -5,6 +5,7 @@ from typing import Protocol
 
 import torch
 
+from forebay_server.layers.mixture_of_experts import MixtureOfExperts
 from forebay_server.models.decoder import CausalLM
 
 
@@ -41,9 +42,9 @@ class CudaCapture:
 def cuda_capture(model: CausalLM, device: torch.device) -> Capture | None:
     """What makes graphs of this model's decode steps; None where no graph can hold one.
 
-    Experts are looked up by the host, and ranks meet in collectives that were not tried in graphs yet; a stage computes
-    what the one before it sends.
+    The host looks which experts are wanted where their weights have a form that the kernel does not know. Ranks meet in
+    collectives that were not tried in graphs yet; a stage computes what the one before it sends.
     """
     is_alone = model.group.size == model.stage.count == 1
-    can_capture = device.type == "cuda" and model.config.moe is None and is_alone
-    return CudaCapture() if can_capture else None
+    needs_host = any(isinstance(layer, MixtureOfExperts) and not layer.is_fused for layer in model.modules())
+    return CudaCapture() if device.type == "cuda" and is_alone and not needs_host else None
