@@ -182,7 +182,8 @@ def test_a_bad_word_is_stopped_at_its_last_token(generated: tuple[int, ...], pic
 
 def test_rules_that_leave_no_token_fail_their_row_alone() -> None:
     logits = torch.tensor([[2.0, 1.0], [2.0, 1.0]])
-    tokens = sample(logits, [row(allowed_token_ids=(0,), bad_words=((0,),)), row(temperature=0)])
+    stuck = row(allowed_token_ids=(0,), bad_words=((1, 0),), generated=(1,))  # only now: at the start it could pick 0
+    tokens = sample(logits, [stuck, row(temperature=0)])
     assert "exclude every one" in (tokens[0].error or "")
     assert tokens[1].token_id == 0
 
