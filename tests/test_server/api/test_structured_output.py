@@ -217,5 +217,6 @@ def test_v16_nobody_waits_for_the_check_of_others_schemas(server: ServerProcess)
         time.sleep(0.3)
         for path, body in ((COMPLETIONS, {"prompt": "hi"}), ("/tokenize", {"prompt": "hi"})):
             assert server.api(path, body).status == 200
-        assert not all(answer.done() for answer in slow)  # as all would be, had these two stood behind them
+        num_done = sum(answer.done() for answer in slow)
+        assert num_done < len(slow) / 2  # nearly all would be, had these two stood behind them
         assert all(answer.result().status == 200 for answer in slow)
