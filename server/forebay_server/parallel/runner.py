@@ -58,7 +58,7 @@ class ParallelRunner:
             hidden = self._forward.compute(work.batch)
             if not self._is_only_stage:
                 self._link.send(hidden)
-        except Exception as error:
+        except Exception as error:  # whatever it is, the ranks no longer are at the same place
             raise self._lost(error) from error
         return hidden
 

@@ -59,7 +59,7 @@ class _LogitCalls:
     def _compute(self, hidden: torch.Tensor) -> torch.Tensor:
         try:
             return self._forward.logits(hidden)
-        except Exception as error:
+        except Exception as error:  # whatever it is, the other ranks wait in a collective that this one left
             self._rows = iter(())
             raise StepLostError(f"{type(error).__name__}: {error}") from error
 

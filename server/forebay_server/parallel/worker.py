@@ -157,7 +157,7 @@ class _Rank:
             return Found(find_together(forward, work, hidden))
         except (StepLostError, torch.AcceleratorError):
             raise
-        except Exception as error:
+        except Exception as error:  # as in `Engine.step`: only this step's requests shall suffer
             logger.exception("rank %d finds no tokens in a step", self._launch.rank)
             return Found({}, f"{type(error).__name__}: {error}")
 

@@ -86,8 +86,10 @@ def test_answers_as_torch_operators_do(
     # A number may round to the other side, rarely, and moves what follows; what is wrong moves every prompt.
     # In bfloat16 the fallback rounds after every operation.
     is_quantized = options["quantization"] != "none"
-    assert min(difference.mean() for difference in differences) < (0.001 if is_quantized else 0.1)
-    assert max(difference.mean() for difference in differences) < (0.04 if is_quantized else 0.1)
+    means = sorted(float(difference.mean()) for difference in differences)
+    assert means[0] < (0.001 if is_quantized else 0.1)
+    assert means[len(means) // 2 - 1] < (0.01 if is_quantized else 0.1)  # half of the prompts
+    assert means[-1] < (0.04 if is_quantized else 0.1)
     assert max(difference.max() for difference in differences) < (0.2 if is_quantized else 0.5)
 
 
@@ -109,6 +111,14 @@ def test_other_models_are_computed_by_torch_operators(
         engine = load(folder, **options)
     assert isinstance(engine._runner, ModelRunner)
     assert reason in caplog.text
+
+
+def test_a_window_longer_than_any_request_changes_nothing(tmp_path: Path) -> None:
+    folder, _ = save_tiny(tmp_path / "model", "mistral window", sliding_window=64)
+    windowed = load(folder)
+    assert isinstance(windowed._runner, CpuRunner)
+    folder, _ = save_tiny(tmp_path / "same", "mistral window", sliding_window=None)
+    assert torch.equal(scores(windowed, PROMPT), scores(load(folder), PROMPT))
 
 
 def test_every_kind_of_request_is_the_same_in_company(tmp_path: Path) -> None:
