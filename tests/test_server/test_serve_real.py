@@ -179,7 +179,7 @@ def test_a_client_that_leaves_frees_its_blocks(server: ServerProcess, stream: bo
 def test_sigterm_lets_the_stream_finish(tmp_path: Path) -> None:
     server = start(tmp_path, "--max-model-len", "512")
     try:
-        body = {"prompt": "Once upon a time", "max_tokens": 60, "ignore_eos": True, "stream": True, "temperature": 0}
+        body = {"prompt": "Once upon a time", "max_tokens": 400, "ignore_eos": True, "stream": True, "temperature": 0}
         with (
             httpx.Client(timeout=120) as http,
             http.stream("POST", f"http://127.0.0.1:{server.port}/v1/completions", json=body) as response,
