@@ -305,7 +305,11 @@ def _parser() -> argparse.ArgumentParser:
         ("--queue-timeout", "queue_timeout_seconds", "a request without a first token by then gets 503"),
         ("--request-timeout", "request_timeout_seconds", "a request that is not answered in full by then gets 504"),
         ("--drain-timeout", "drain_timeout_seconds", "after SIGTERM running requests have this long"),
-        ("--hang-timeout", "hang_timeout_seconds", "work is pending and no step ends: the engine hangs"),
+        (
+            "--hang-timeout",
+            "hang_timeout_seconds",
+            "work is pending and no step ends, waits for a CPU aside: the engine hangs",
+        ),
         ("--load-stall-timeout", "load_stall_timeout_seconds", "while loading no byte arrives: /livez fails"),
         ("--compile-timeout", "compile_timeout_seconds", "compiling takes longer: /livez fails"),
     ):

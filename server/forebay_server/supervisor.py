@@ -22,6 +22,7 @@ from forebay_server.children import EngineChild, OpsChild, engine_failure
 from forebay_server.config import ServerConfig
 from forebay_server.errors import ExitCode, StartupError, UnavailableError
 from forebay_server.messages import ComputedBy, EngineReady
+from forebay_server.ops.cpu_wait import StepWatch
 from forebay_server.ops.probes import liveness
 from forebay_server.ops.shared_state import Phase, SharedState
 from forebay_server.restarts import RestartPolicy
@@ -101,6 +102,7 @@ class Supervisor:
         self._text: ModelText | None = None
         self._has_served = False
         self._restarts = RestartPolicy(parts.config.max_engine_restarts)
+        self._step_watch = StepWatch(parts.state, parts.config.hang_timeout_seconds)
         self._watch_from = 0.0
 
     async def run(self) -> int:
@@ -183,6 +185,7 @@ class Supervisor:
             if now - last_beat > 5.0:  # the whole machine stood still, not the engine alone: give it time
                 self._watch_from = now + self._config.hang_timeout_seconds
             last_beat = now
+            self._step_watch.look(now)
             self._parts.ops.ensure_running()
             is_restarting = self._restarting is not None and not self._restarting.done()
             has_ended = self._client.failed.done() or self._parts.engine.exit_code() is not None

@@ -6,6 +6,8 @@ from forebay_server.ops.shared_state import Phase, StateSnapshot
 
 API_HEARTBEAT_SECONDS = 1.0
 """How often the API's event loop says that it runs."""
+MOST_PATIENCE = 10
+"""An engine that waits for a CPU is given at most so many times the hang timeout."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,11 +28,24 @@ class Verdict:
     message: str
 
 
+def has_work(now: StateSnapshot) -> bool:
+    """Whether the engine serves and has something to compute."""
+    return now.phase == Phase.SERVING and now.num_in_engine > 0
+
+
+def stalled_since(now: StateSnapshot) -> float:
+    """When the present step began, about: the last one ended, or work came."""
+    return max(now.last_step, now.in_engine_since)
+
+
 def engine_is_hung(now: StateSnapshot, time: float, hang_timeout: float) -> bool:
-    """Whether the engine serves, has work, and no step has ended for `hang_timeout` seconds."""
-    if now.phase != Phase.SERVING or now.num_in_engine <= 0:
-        return False
-    return time - max(now.last_step, now.in_engine_since) > hang_timeout
+    """Whether the engine has work and no step has ended for `hang_timeout` seconds in which it could compute.
+
+    While it waits for a CPU that others have, its clock stands: a restart would not help. Not for ever, though.
+    """
+    stalled = time - stalled_since(now)
+    starved = min(now.step_cpu_wait, (MOST_PATIENCE - 1) * hang_timeout)
+    return has_work(now) and stalled - starved > hang_timeout
 
 
 def liveness(now: StateSnapshot, time: float, limits: Limits) -> Verdict:
@@ -45,11 +60,12 @@ def liveness(now: StateSnapshot, time: float, limits: Limits) -> Verdict:
     if silent > limits.hang_timeout + API_HEARTBEAT_SECONDS:
         return Verdict(False, "ApiHung", f"the API process has not moved for {silent:.0f} s")
     if engine_is_hung(now, time, limits.hang_timeout):
-        stalled = time - max(now.last_step, now.in_engine_since)
+        stalled = time - stalled_since(now)
+        starved = f", {now.step_cpu_wait:.0f} s of it for want of a CPU" if now.step_cpu_wait >= 1 else ""
         return Verdict(
             False,
             "EngineHung",
-            f"{now.num_in_engine:.0f} requests are in the engine and no step has ended for {stalled:.0f} s",
+            f"{now.num_in_engine:.0f} requests are in the engine and no step has ended for {stalled:.0f} s{starved}",
         )
     since_progress = time - now.last_progress
     if now.phase == Phase.COMPILING and since_progress > limits.compile_timeout:

@@ -59,6 +59,8 @@ class StateSnapshot:
     """When the API's event loop last ran."""
     api_started: float = 0
     engine_pid: float = 0
+    step_cpu_wait: float = 0
+    """Seconds that the engine waited for a CPU while the present step ran; 0 while it has not taken long."""
     is_ready: float = 0
     """1 from EngineReady until the engine is gone."""
     is_draining: float = 0

@@ -42,6 +42,27 @@ def test_liveness(fields: dict[str, Any], reason: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("stalled", "waited", "hung"),
+    [
+        (61, 0, True),
+        (61, 0.5, True),
+        (61, 2, False),
+        (300, 239, True),
+        (300, 241, False),
+        (599, 599, False),
+        (601, 601, True),
+    ],
+)
+def test_an_engine_that_waits_for_a_cpu_is_not_hung_for_ten_times_as_long(
+    stalled: float, waited: float, hung: bool
+) -> None:
+    step = {**SERVING, "last_step": NOW - stalled, "num_in_engine": 1, "step_cpu_wait": waited}
+    verdict = liveness(snapshot(**step), NOW, LIMITS)
+    assert verdict.reason == ("EngineHung" if hung else "Alive")
+    assert ("for want of a CPU" in verdict.message) == (hung and waited >= 1)
+
+
+@pytest.mark.parametrize(
     ("fields", "reason"),
     [
         (SERVING, "Ready"),
