@@ -45,7 +45,8 @@ inline __attribute__((always_inline)) Value& at(Registers<Value, N>& values) {
     }
 }
 
-inline void prefetch(const void* line) { _mm_prefetch((const char*)line, _MM_HINT_T0); }
+// Inlined always: GCC takes a function that only prefetches for one without effect, and leaves out its calls.
+inline __attribute__((always_inline)) void prefetch(const void* line) { _mm_prefetch((const char*)line, _MM_HINT_T0); }
 
 #if defined(__AVX512F__)
 
