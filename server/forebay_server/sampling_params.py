@@ -100,6 +100,11 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
         """Whether logits are changed at all before a token is picked."""
         return bool(self.looks_back or self.logit_bias or self.allowed_token_ids or self.min_tokens)
 
+    @property
+    def looks_at_logits(self) -> bool:
+        """Whether the host does something with the logits: changes them, or tells their log-probabilities."""
+        return self.has_logit_rules or self.logprobs is not None or self.prompt_logprobs is not None
+
 
 def _check(holds: bool, name: str, value: object, wanted: str) -> None:
     if not holds:

@@ -1,9 +1,10 @@
 """Engine: schedule, run, commit; and how one is built from its configuration."""
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 
@@ -30,7 +31,7 @@ from forebay_server.engine.grammar_compiler import GrammarCompiler
 from forebay_server.engine.grammars import Grammars
 from forebay_server.engine.kv_cache import KVCacheLayout, allocate_kv_cache, plan_kv_cache
 from forebay_server.engine.limits import SchedulerLimits
-from forebay_server.engine.model_runner import Runner
+from forebay_server.engine.model_runner import OverlappingRunner, Runner, WaitForTokens
 from forebay_server.engine.plan_check import room, with_plan
 from forebay_server.engine.runners import build_runner, computed_by, is_compiled
 from forebay_server.engine.scheduler import Scheduler
@@ -47,6 +48,8 @@ from forebay_server.weights.loader import Conversion, ProgressCallback, load_mod
 logger = logging.getLogger(__name__)
 
 WARM_UP_TOKENS = 32
+
+Found = TypeVar("Found")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +87,16 @@ class EngineFacts:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class _LaunchedStep:
+    """A step that was started and not committed."""
+
+    step: SchedulerOutput
+    wait: WaitForTokens
+    is_running: bool
+    """Whether the device is still at it, perhaps."""
+
+
 class Engine:
     """Serves requests step by step; one thread uses it.
 
@@ -92,15 +105,25 @@ class Engine:
         runner: whose KV cache the block pool describes.
         grammars: of requests whose text is constrained; None: there are none.
         ranks: of a divided model.
+        overlaps: whether an overlapping runner is given each step before the one before it is done.
     """
 
     def __init__(
-        self, scheduler: Scheduler, runner: Runner, grammars: Grammars | None = None, ranks: RankZero | None = None
+        self,
+        scheduler: Scheduler,
+        runner: Runner,
+        grammars: Grammars | None = None,
+        ranks: RankZero | None = None,
+        *,
+        overlaps: bool = True,
     ) -> None:
         self.scheduler = scheduler
         self._ranks = ranks or RankZero()
         self._runner = runner
+        self._overlapping = runner if overlaps and isinstance(runner, OverlappingRunner) else None
         self._grammars = grammars
+        self._launched: _LaunchedStep | None = None
+        """Ahead of the step that is committed next."""
 
     def add(self, request: AddRequest) -> None:
         """Queue a request (see `Scheduler.add`); one with a grammar is held until that is compiled."""
@@ -119,7 +142,7 @@ class Engine:
     @property
     def has_work(self) -> bool:
         """Whether `step` would do something."""
-        return self.scheduler.has_work
+        return self.scheduler.has_work or self._launched is not None
 
     def prepare_graphs(self) -> None:
         """Capture the largest decode step where graphs are used, so that what it takes of memory is known."""
@@ -139,7 +162,7 @@ class Engine:
         self._ranks.close()
 
     def step(self) -> list[RequestOutput]:
-        """Compute one step and return its news.
+        """Compute one step and return its news; where steps overlap, start the next one before waiting for this one.
 
         An exception inside the step ends the requests of that step with an error; the others go on.
 
@@ -152,30 +175,55 @@ class Engine:
                     self.scheduler.unhold(request_id)
                 else:
                     self.scheduler.fail(request_id, failure)
-        step = self.scheduler.schedule()
-        sampled = self._run(step) if step.requests else {}
-        outputs = self.scheduler.commit(step.step_id, sampled)
+        launched = self._launched or self._launch(self.scheduler.schedule())
+        self._launched = None
+        if launched.is_running and self.scheduler.can_run_ahead:
+            self._launched = self._launch(self.scheduler.schedule(ahead=True))
+        outputs = self.scheduler.commit(launched.step.step_id, _safely(launched.step, launched.wait))
+        if self._launched is not None and not self._launched.step.requests:  # there was nothing to run ahead with
+            outputs += self.scheduler.commit(self._launched.step.step_id, {})
+            self._launched = None
         if self._grammars is not None:
             for output in outputs:
                 if output.finish_reason is not None:
                     self._grammars.drop(output.request_id)
         return outputs
 
-    def _run(self, step: SchedulerOutput) -> dict[str, SampledToken]:
-        try:
-            if self._grammars is None:
-                return self._runner.run(step)
+    def _launch(self, step: SchedulerOutput) -> _LaunchedStep:
+        """Start a step: on a device that computes it meanwhile, or else compute it here and now."""
+        found = _safely(step, lambda: self._start(step)) if step.requests else {}
+        if isinstance(found, dict):
+            return _LaunchedStep(step, lambda: found, is_running=False)
+        return _LaunchedStep(step, found, is_running=True)
+
+    def _start(self, step: SchedulerOutput) -> WaitForTokens | dict[str, SampledToken]:
+        if self._grammars is not None:
             self._grammars.mask(step.requests)
-            return self._grammars.advance(self._runner.run(step))
-        except StartupError:
-            raise
-        except Exception as error:  # whatever it is, only this step's requests shall suffer, unless the device is lost
-            lost = device_failure(error)
-            if lost is not None:
-                raise lost from error
-            logger.exception("step %d failed; its %d requests end", step.step_id, len(step.requests))
-            failed = SampledToken(error=step_error(error))
-            return {request.request_id: failed for request in step.requests}
+        if self._overlapping is not None:
+            wait = self._overlapping.launch(step)
+            if wait is not None:
+                return wait
+        sampled = self._runner.run(step)
+        return sampled if self._grammars is None else self._grammars.advance(sampled)
+
+
+def _safely(step: SchedulerOutput, work: Callable[[], Found]) -> Found | dict[str, SampledToken]:
+    """Do a part of a step; if it fails, there is an error for each of its requests instead.
+
+    Raises:
+        StartupError: the device or a rank is lost, and no step can succeed any more.
+    """
+    try:
+        return work()
+    except StartupError:
+        raise
+    except Exception as error:  # whatever it is, only this step's requests shall suffer, unless the device is lost
+        lost = device_failure(error)
+        if lost is not None:
+            raise lost from error
+        logger.exception("step %d failed; its %d requests end", step.step_id, len(step.requests))
+        failed = SampledToken(error=step_error(error))
+        return {request.request_id: failed for request in step.requests}
 
 
 def load_engine(
@@ -184,6 +232,7 @@ def load_engine(
     *,
     planned: PlannedMemory | None = None,
     debug: bool = False,
+    overlaps: bool = True,
 ) -> tuple[Engine, EngineFacts]:
     """Check everything, load the weights, allocate the cache.
 
@@ -192,6 +241,7 @@ def load_engine(
         progress: called with (bytes done, bytes in total) while weights are read.
         planned: bounds the memory that may be used; None: all that is free.
         debug: let the scheduler check its books after every change.
+        overlaps: see `Engine`.
 
     Raises:
         StartupError: with the exit code and the reason, before memory is allocated where possible.
@@ -237,7 +287,7 @@ def load_engine(
     vocab_size = checkpoint.config.vocab_size
     grammars = Grammars(GrammarCompiler(config.model, vocab_size), vocab_size)
     runner = build_runner(model, kv_cache, max_model_len, config.max_num_batched_tokens, ranks)
-    engine = Engine(scheduler, runner, grammars, ranks)
+    engine = Engine(scheduler, runner, grammars, ranks, overlaps=overlaps)
     facts = EngineFacts(
         checkpoint.config,
         max_model_len,

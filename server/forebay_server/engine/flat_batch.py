@@ -1,6 +1,6 @@
 """FlatBatch: what a forward pass computes, as plain data."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -33,3 +33,5 @@ class FlatBatch:
     """The rows of the batch whose hidden states are wanted."""
     sampling_values: npt.NDArray[np.float32] | None = None
     """[NUM_SAMPLING_VALUES, rows that are sampled]: travels to the device with the batch; None: the host samples."""
+    pending: list[tuple[int, int]] = field(default_factory=list)
+    """(row, row of the tokens that the step before sampled): where that token belongs."""

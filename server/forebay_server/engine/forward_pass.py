@@ -33,18 +33,22 @@ class ForwardPass:
             capture = capture or cuda_capture(model, self._device)
             self._kernels = KernelModel(model, kv_cache, self._rotary_tables, capture)
 
-    def compute(self, batch: FlatBatch, hidden: torch.Tensor | None = None) -> torch.Tensor:
+    def compute(
+        self, batch: FlatBatch, hidden: torch.Tensor | None = None, last_token_ids: torch.Tensor | None = None
+    ) -> torch.Tensor:
         """Compute what this stage has of a batch; keys and values of the new tokens are written to the cache.
 
         Args:
             batch: of a step.
             hidden: [num_tokens, hidden_size] from the stage before; None on the first.
+            last_token_ids: [n], int64, that the step before sampled, for a batch in which some are pending; only where
+                kernels compute.
 
         Returns:
             [len(batch.rows), hidden_size]; on any stage but the last [num_tokens, hidden_size].
         """
         if self._kernels is not None:
-            return self._kernels.compute(batch, hidden)
+            return self._kernels.compute(batch, hidden, last_token_ids)
         if batch.new_block_ids:
             self.kv_cache.clear(self._tensor(batch.new_block_ids))
         token_ids: list[int] = []

@@ -1,7 +1,8 @@
 """ModelRunner: SchedulerOutput to tensors to sampled tokens. No queues here."""
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Protocol, runtime_checkable
 
 import msgspec
 import numpy as np
@@ -21,6 +22,23 @@ class Runner(Protocol):
 
     def run(self, step: SchedulerOutput) -> dict[str, SampledToken]:
         """Compute a step: what was found for every request that is sampled, scores or pools, or an error."""
+        ...
+
+
+WaitForTokens = Callable[[], dict[str, SampledToken]]
+"""Waits until the device has done a step: what `Runner.run` would have returned."""
+
+
+@runtime_checkable
+class OverlappingRunner(Runner, Protocol):
+    """A runner whose device can be given a step before it has done the one before."""
+
+    def launch(self, step: SchedulerOutput) -> WaitForTokens | None:
+        """Start a step and return at once; None, and nothing started, when the host has to look at its logits.
+
+        Tokens that are pending in it are those of the step that was launched last. At most two steps are started and
+        not waited for.
+        """
         ...
 
 
@@ -93,6 +111,7 @@ def flat_batch(
     requests: Sequence[ScheduledRequest],
     new_block_ids: list[int],
     sampling_values: npt.NDArray[np.float32] | None = None,
+    last_rows: Mapping[str, int] = MappingProxyType({}),
 ) -> FlatBatch:
     """The requests as one batch; its rows: of each sampled request, then of those that score, then of those that pool.
 
@@ -100,13 +119,17 @@ def flat_batch(
         requests: in the order of the batch.
         new_block_ids: blocks with a new owner.
         sampling_values: see `FlatBatch`.
+        last_rows: where the step before has the token of each request that it sampled.
     """
     num_tokens = 0
+    pending: list[tuple[int, int]] = []
     sampled_rows: list[int] = []
     scored_rows: list[int] = []
     pooled_rows: list[int] = []
     parts = []
     for request in requests:
+        if request.is_pending:
+            pending.append((num_tokens, last_rows[request.request_id]))
         first_scored = num_tokens + request.first_scored_row
         scored_rows.extend(range(first_scored, first_scored + len(request.scored_token_ids)))
         num_tokens += len(request.token_ids)
@@ -114,4 +137,4 @@ def flat_batch(
         parts.append(BatchPart(request.request_id, request.token_ids, request.context_len, request.block_ids))
         if request.is_sampled:
             sampled_rows.append(num_tokens - 1)
-    return FlatBatch(new_block_ids, parts, sampled_rows + scored_rows + pooled_rows, sampling_values)
+    return FlatBatch(new_block_ids, parts, sampled_rows + scored_rows + pooled_rows, sampling_values, pending)

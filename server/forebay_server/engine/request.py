@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 from forebay_server.engine.block_pool import CacheNamespace, ParentNode
-from forebay_server.engine.scheduler_output import SampledToken, ScheduledRequest
+from forebay_server.engine.scheduler_output import PENDING_TOKEN_ID, SampledToken, ScheduledRequest
 from forebay_server.messages import AddRequest, FinishReason, RequestOutput, TokenLogprobs
 
 
@@ -44,6 +44,7 @@ class Request:
         "choice_index",
         "decode",
         "ending_token_ids",
+        "is_host_bound",
         "last_node",
         "leader",
         "max_num_tokens",
@@ -86,6 +87,8 @@ class Request:
         self.max_num_tokens = min(self.num_prompt_tokens + sampling.max_tokens, max_num_tokens)
         """With so many known tokens it ends."""
         self.ending_token_ids = {*sampling.stop_token_ids, *(() if sampling.ignore_eos else sampling.eos_token_ids)}
+        self.is_host_bound = message.grammar is not None or message.pooling is not None or sampling.looks_at_logits
+        """Whether the host does something with its logits or hidden states: then no step runs ahead of its tokens."""
         self.status = RequestStatus.WAITING
         self.block_ids: list[int] = []
         """Blocks held, in the order of the tokens; shared with the steps in flight, so a new one after preemption."""
@@ -136,7 +139,10 @@ class Request:
 
     @property
     def num_uncomputed_tokens(self) -> int:
-        """Known tokens that no step has been scheduled for; 0 while the next token is being sampled."""
+        """Known tokens that no step has been scheduled for.
+
+        0 while the next token is being sampled, -1 while a step that was scheduled ahead is to compute that one.
+        """
         return len(self.token_ids) - self.num_computed_tokens
 
     @property
@@ -203,8 +209,19 @@ class Request:
             return min(max(0, self.num_pooled_tokens - context_len), num_new)
         return num_new - (self.pooling == "last" and self.num_uncomputed_tokens == 0)
 
+    def decode_ahead(self) -> ScheduledRequest | None:
+        """What a step would compute of the token that a step in flight samples; None where there is no such token.
+
+        There is none, either, when that token is the last one in any case.
+        """
+        num_known = len(self.token_ids)
+        is_sampling = self.num_computed_tokens == num_known and self.num_steps_in_flight > 0
+        if not is_sampling or num_known + 1 >= self.max_num_tokens:
+            return None
+        return self._decode_of(PENDING_TOKEN_ID, num_known)
+
     def start_decode(self) -> None:
-        """Book `ready_decode` into a step: the one known token that is not computed."""
+        """Book `ready_decode`, the one known token that is not computed, or `decode_ahead` into a step."""
         self.ready_decode = None
         self.num_computed_tokens += 1
         self.num_steps_in_flight += 1
@@ -219,15 +236,15 @@ class Request:
             reason = "stop" if token.is_last else self._finish_reason(token_id)
             if reason is not None:
                 return self.output([token], reason)
-        if self.decode is None:
-            self.decode = self._first_decode()
+        if self.num_computed_tokens < num_known:  # else a step that was scheduled ahead computes it already
+            if self.decode is None:
+                self.decode = self._decode_of(token_id, num_known - 1)
+            else:
+                self.decode.token_ids = [token_id]
+                self.decode.context_len = num_known - 1
+                self.decode.num_output_tokens = num_known - self.num_prompt_tokens
             self.ready_decode = self.decode
-            return self.output([token], None)
-        self.decode.token_ids = [token_id]
-        self.decode.context_len = num_known - 1
-        self.decode.num_output_tokens += 1
-        self.ready_decode = self.decode
-        if token.logprobs is not None:
+        if token.logprobs is not None or self.queue_seconds is not None:  # the first token tells that, and its prompt
             return self.output([token], None)
         return RequestOutput(
             request_id=self.request_id, token_ids=[token_id], num_cached_tokens=self.num_cached_tokens or 0
@@ -261,17 +278,18 @@ class Request:
             error=error,
         )
 
-    def _first_decode(self) -> ScheduledRequest:
+    def _decode_of(self, token_id: int, position: int) -> ScheduledRequest:
+        """What a step is told that computes one token of the answer."""
         return ScheduledRequest(
             request_id=self.request_id,
-            token_ids=self.token_ids[-1:],
-            context_len=len(self.token_ids) - 1,
+            token_ids=[token_id],
+            context_len=position,
             block_ids=self.block_ids,
             is_sampled=True,
             sampling=self.sampling,
             seed=self.seed,
             choice_index=self.choice_index,
-            num_output_tokens=self.num_output_tokens,
+            num_output_tokens=position + 1 - self.num_prompt_tokens,
             num_prompt_tokens=self.num_prompt_tokens,
             known_token_ids=self.token_ids if self.sampling.looks_back else [],
         )

@@ -7,8 +7,8 @@ tenants (`waiting_queue`); what is left of the budget goes to long prompts, whic
 When blocks run out the last running request is preempted: it gives its blocks back and computes them again later.
 
 `schedule()` and `commit()` are apart, so that a step can be scheduled before the one before it is committed: a request
-whose next token is being sampled simply has nothing to compute. Blocks enter the prefix cache only at commit, and are
-freed only when no step in flight uses them.
+whose next token is being sampled simply has nothing to compute, or, in a step that is scheduled ahead, that very token,
+which the device puts in. Blocks enter the prefix cache at commit, and are freed when no step in flight uses them.
 """
 
 import time
@@ -64,6 +64,7 @@ class Scheduler:
         self._counters = StepCounters()
         self._num_added = 0
         self._num_held = 0
+        self._num_host_bound = 0
         self._last_step_id = 0
         # a token that ends the request needs no slot of its own, hence one more than the pool keeps
         self._max_num_tokens = min(limits.max_model_len, pool.capacity_tokens + 1)
@@ -90,6 +91,7 @@ class Scheduler:
         request = Request(message, self._num_added, tenant, self._max_num_tokens)
         self._num_added += 1
         self._requests[request.request_id] = request
+        self._num_host_bound += request.is_host_bound
         if held:
             request.status = RequestStatus.HELD
             self._num_held += 1
@@ -137,6 +139,11 @@ class Scheduler:
         return not self._outputs and len(self._requests) == self._num_held
 
     @property
+    def can_run_ahead(self) -> bool:
+        """Whether a step may be scheduled ahead: nobody's next token needs more than the device."""
+        return not self._num_host_bound
+
+    @property
     def num_running(self) -> int:
         """Requests that hold blocks."""
         return len(self._running)
@@ -163,13 +170,19 @@ class Scheduler:
 
     # ---- a step ----
 
-    def schedule(self) -> SchedulerOutput:
-        """Decide the next step. It may be empty; it must be committed all the same."""
+    def schedule(self, *, ahead: bool = False) -> SchedulerOutput:
+        """Decide the next step. It may be empty; it must be committed all the same.
+
+        Args:
+            ahead: give requests whose next token is sampled by the step in flight that token to compute; only while
+                `can_run_ahead`, and for a runner that puts it in.
+        """
         self._last_step_id += 1
         step = Step(self.limits.max_num_batched_tokens)
         preemptions_before = self._counters.new_preemptions
-        self._schedule_running(step)
-        if self._counters.new_preemptions == preemptions_before:  # else a newcomer would take what was just freed
+        self._schedule_running(step, ahead=ahead)
+        # a newcomer would take what was just freed, or what somebody waits for
+        if self._counters.new_preemptions == preemptions_before and not step.waits_for_blocks:
             self._schedule_waiting(step)
         if step.unfinished and step.budget:
             self._schedule_rest(step)
@@ -211,7 +224,7 @@ class Scheduler:
             num_done = scheduled.context_len + len(scheduled.token_ids)
             if num_done // block_size > request.num_hashed_blocks:
                 self._blocks.remember(request, num_done)
-            if scheduled is not request.decode:
+            if scheduled.num_output_tokens == 0:
                 self._commit_prompt(request, scheduled, token, outputs)
             if scheduled.is_sampled and token is not None:
                 num_generated += 1
@@ -226,16 +239,18 @@ class Scheduler:
 
     # ---- inside ----
 
-    def _schedule_running(self, step: Step) -> None:
+    def _schedule_running(self, step: Step, *, ahead: bool) -> None:
         """Give running requests their tokens."""
         long_chunk = self.limits.long_chunk
         # long prompts together leave room for one more chunk, so that newcomers are admitted while they run
         long_budget = max(long_chunk, step.budget - long_chunk)
         running = self._running
         for num_seen, request in enumerate(running, 1):  # whoever is preempted meanwhile stands behind
-            if step.budget <= 0:
+            if step.budget <= 0 or step.waits_for_blocks:
                 return
             decode = request.ready_decode
+            if decode is None and ahead:
+                decode = request.decode_ahead()
             if decode is not None:
                 if request.num_computed_tokens < request.num_slots or self._grow(request, 1, step):
                     request.start_decode()
@@ -338,8 +353,9 @@ class Scheduler:
         while (blocks := self._blocks.grow(request, num_new)) is None:
             if self._finished_in_flight:
                 return False  # blocks come back by themselves at the next commit
-            victim = next((last for last in reversed(self._running) if last.num_steps_in_flight == 0), None)
-            if victim is None or victim.order < request.order:
+            victim = self._running[-1]
+            if victim.num_steps_in_flight:
+                step.waits_for_blocks = True
                 return False
             self._preempt(victim)
             if victim is request:
@@ -359,6 +375,7 @@ class Scheduler:
     def _finish(self, request: Request) -> None:
         """Take a request out of the books; its blocks go back now or when its last step in flight is committed."""
         del self._requests[request.request_id]
+        self._num_host_bound -= request.is_host_bound
         if request.status is RequestStatus.HELD:
             self._num_held -= 1
         else:

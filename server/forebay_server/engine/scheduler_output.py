@@ -13,6 +13,9 @@ import numpy.typing as npt
 from forebay_server.messages import Pooling, TokenLogprobs
 from forebay_server.sampling_params import SamplingParams
 
+PENDING_TOKEN_ID = -1
+"""Stands for the token that the step before samples: known to the device when it comes to it, to the host later."""
+
 
 class ScheduledRequest(msgspec.Struct, kw_only=True, eq=False):
     """The part of one request that a step computes.
@@ -23,7 +26,7 @@ class ScheduledRequest(msgspec.Struct, kw_only=True, eq=False):
 
     request_id: str
     token_ids: list[int]
-    """The new tokens."""
+    """The new tokens; `PENDING_TOKEN_ID` alone when the step before samples the one new token."""
     context_len: int
     """Tokens before them, computed in earlier steps."""
     block_ids: list[int]
@@ -48,6 +51,11 @@ class ScheduledRequest(msgspec.Struct, kw_only=True, eq=False):
     """How the hidden states become a vector; None: not at all."""
     first_pooled_row: int = 0
     """The first new token whose hidden state is pooled; all after it are, too."""
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether its one new token is sampled by the step before."""
+        return self.token_ids[0] == PENDING_TOKEN_ID
 
     @property
     def num_pooled_rows(self) -> int:

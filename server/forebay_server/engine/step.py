@@ -17,6 +17,8 @@ class Step:
     """What each of them computes."""
     new_block_ids: list[int] = field(default_factory=list)
     """Blocks first used in this step."""
+    waits_for_blocks: bool = False
+    """A request lacks blocks that one behind it holds and a step in flight uses: those behind it are given nothing."""
     unfinished: list[int] = field(default_factory=list)
     """Places in `requests` of those that may know more tokens than they were given."""
 

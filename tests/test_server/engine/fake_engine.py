@@ -60,12 +60,19 @@ class FakeRunner:
 
     def __init__(self, num_blocks: int) -> None:
         self._slots = [-1] * (num_blocks * BLOCK_SIZE)
+        self._last_tokens: dict[str, int] = {}
+        self.num_put_in = 0
+        """Tokens that a step had from the step before rather than from the scheduler."""
 
     def run(self, step: SchedulerOutput) -> dict[str, SampledToken]:
         for block_id in step.new_block_ids:
             self._slots[block_id * BLOCK_SIZE : (block_id + 1) * BLOCK_SIZE] = [-1] * BLOCK_SIZE
         for request in step.requests:
-            for offset, token_id in enumerate(request.token_ids):
+            token_ids = request.token_ids
+            if request.is_pending:
+                token_ids = [self._last_tokens[request.request_id]]
+                self.num_put_in += 1
+            for offset, token_id in enumerate(token_ids):
                 self._slots[self._slot(request.block_ids, request.context_len + offset)] = token_id
         tokens = {}
         for request in step.requests:
@@ -78,6 +85,7 @@ class FakeRunner:
                 assert request.num_output_tokens == length - request.num_prompt_tokens
                 known = [self._slots[self._slot(request.block_ids, position)] for position in range(length)]
                 tokens[request.request_id] = SampledToken(next_token(known), prompt_logprobs=scores)
+                self._last_tokens[request.request_id] = tokens[request.request_id].token_id
         return tokens
 
     @staticmethod

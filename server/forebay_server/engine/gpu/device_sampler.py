@@ -39,22 +39,31 @@ def sampling_values(requests: Sequence[ScheduledRequest]) -> npt.NDArray[np.floa
     return values
 
 
-def sample_rows(logits: torch.Tensor, values: torch.Tensor) -> list[SampledToken]:
-    """Pick the next token of each row, and wait for them.
+def start_sampling(logits: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Pick the next token of each row, on the device; does not wait for it.
 
     Args:
         logits: [num_rows, vocab_size], float32.
         values: [NUM_SAMPLING_VALUES, num_rows], float32, from `sampling_values`.
 
     Returns:
-        One for each row; an error for rows without a finite logit.
+        Token ids, [num_rows], int64, and their log-probabilities, [num_rows], float32; of a row without a finite logit
+        any token of the vocabulary, since the next step may be given it before the host knows, and no finite number.
     """
     temperatures, top_ps, min_ps, draws, top_ks = values
     token_ids, logprobs = sample(logits, temperatures, top_ks.view(torch.int32), top_ps, min_ps, draws)
-    # one copy back: a float32 holds no token id of a large vocabulary, a float64 holds both
-    found = torch.stack((token_ids.double(), logprobs.double()))
-    ids, scores = found.cpu().numpy()
+    return token_ids.clamp_(0, logits.shape[1] - 1), logprobs
+
+
+def read_tokens(token_ids: npt.NDArray[np.int64], logprobs: npt.NDArray[np.float32]) -> list[SampledToken]:
+    """What `start_sampling` found, on the host: an error for rows without a finite logit."""
     return [
-        SampledToken(int(token_id)) if is_sound else SampledToken(error=NOT_FINITE)
-        for token_id, is_sound in zip(ids.tolist(), np.isfinite(scores).tolist(), strict=True)
+        SampledToken(token_id) if is_sound else SampledToken(error=NOT_FINITE)
+        for token_id, is_sound in zip(token_ids.tolist(), np.isfinite(logprobs).tolist(), strict=True)
     ]
+
+
+def sample_rows(logits: torch.Tensor, values: torch.Tensor) -> list[SampledToken]:
+    """`start_sampling`, and wait for its tokens."""
+    token_ids, logprobs = start_sampling(logits, values)
+    return read_tokens(token_ids.cpu().numpy(), logprobs.cpu().numpy())

@@ -62,7 +62,9 @@ class KernelModel:
         self.sampling_values = torch.empty(0, device=self._device)
         """The last batch's `sampling_values`, on the device; the next step writes over them."""
 
-    def compute(self, batch: FlatBatch, hidden: torch.Tensor | None = None) -> torch.Tensor:
+    def compute(
+        self, batch: FlatBatch, hidden: torch.Tensor | None = None, last_token_ids: torch.Tensor | None = None
+    ) -> torch.Tensor:
         """See `ForwardPass.compute`; the next step writes over the result."""
         num_parts = len(batch.parts)
         num_decodes = next((i for i, part in enumerate(batch.parts) if len(part.token_ids) > 1), num_parts)
@@ -70,11 +72,11 @@ class KernelModel:
         if num_decodes == num_parts and self._capture is not None:
             shape = graph_shape(num_decodes, longest, self._max_model_len)
             if shape is not None and (shape in self._graphs or len(self._graphs) < MAX_GRAPHS):
-                hidden = self._decode(batch, shape, self._capture)[:num_decodes]
+                hidden = self._decode(batch, shape, self._capture, last_token_ids)[:num_decodes]
                 return hidden if batch.rows == list(range(num_decodes)) else hidden[self._tensor(batch.rows)]
         layout = step_layout(exact_sizes(batch, num_decodes, self._kv_cache.block_size))
         inputs = torch.empty(layout.num_bytes, dtype=torch.uint8, device=self._device)
-        self._send(batch, num_decodes, layout, inputs)
+        self._send(batch, num_decodes, layout, inputs, last_token_ids)
         max_num_new = max((len(part.token_ids) for part in batch.parts[num_decodes:]), default=0)
         return self._forward(layout.on_device(inputs), longest, max_num_new, hidden)
 
@@ -84,18 +86,20 @@ class KernelModel:
         if self._capture is not None and shape is not None and shape not in self._graphs:
             self._decode(FlatBatch([], [], []), shape, self._capture)
 
-    def _decode(self, batch: FlatBatch, shape: GraphShape, capture: Capture) -> torch.Tensor:
+    def _decode(
+        self, batch: FlatBatch, shape: GraphShape, capture: Capture, last_token_ids: torch.Tensor | None = None
+    ) -> torch.Tensor:
         """[shape.num_seqs, hidden_size] of a step that only decodes, by a graph; the first time without, to make it."""
         num_decodes = len(batch.parts)
         graph = self._graphs.get(shape)
         if graph is not None:
-            self._send(batch, num_decodes, graph.layout, graph.inputs)
+            self._send(batch, num_decodes, graph.layout, graph.inputs, last_token_ids)
             graph.replay()
             return graph.hidden
         layout = step_layout(self._graph_sizes(shape))
         inputs = torch.empty(layout.num_bytes, dtype=torch.uint8, device=self._device)
         views = layout.on_device(inputs)
-        self._send(batch, num_decodes, layout, inputs)
+        self._send(batch, num_decodes, layout, inputs, last_token_ids)
         hidden = self._forward(views, shape.max_seq_len)  # compiles what the graph will hold
         replay, filled = capture(lambda: self._forward(views, shape.max_seq_len))
         self._graphs[shape] = _Graph(layout, inputs, replay, filled)
@@ -111,15 +115,29 @@ class KernelModel:
             table_width=table_width(-(-shape.max_seq_len // self._kv_cache.block_size)),
             num_rows=num_seqs,
             num_sampled=num_seqs,
+            num_pending=num_seqs,
         )
 
-    def _send(self, batch: FlatBatch, num_decodes: int, layout: StepLayout, inputs: torch.Tensor) -> None:
-        """Fill host memory and start its copy to the device."""
+    def _send(
+        self,
+        batch: FlatBatch,
+        num_decodes: int,
+        layout: StepLayout,
+        inputs: torch.Tensor,
+        last_token_ids: torch.Tensor | None,
+    ) -> None:
+        """Fill host memory, start its copy to the device, and put in the tokens that only the device knows."""
         host = layout.on_host(self._staging.begin(layout.num_bytes))
         fill(host, batch, num_decodes, self._block_rows, self._kv_cache.block_size)
         self._staging.send(inputs)
         num_sampled = 0 if batch.sampling_values is None else batch.sampling_values.shape[1]
-        self.sampling_values = layout.on_device(inputs)["sampling"][:, :num_sampled]
+        views = layout.on_device(inputs)
+        self.sampling_values = views["sampling"][:, :num_sampled]
+        if batch.pending:
+            if last_token_ids is None:
+                raise ValueError("tokens are pending that no step before has sampled")
+            rows, last_rows = views["pending"][:, : len(batch.pending)]
+            views["token_ids"].index_copy_(0, rows, last_token_ids.index_select(0, last_rows))
 
     def _forward(
         self, views: DeviceViews, longest: int, max_num_new: int = 0, hidden: torch.Tensor | None = None

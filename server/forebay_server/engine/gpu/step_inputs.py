@@ -28,6 +28,7 @@ def exact_sizes(batch: FlatBatch, num_decodes: int, block_size: int) -> StepSize
         table_width=table_width(-(-max(lengths) // block_size)),
         num_rows=len(batch.rows),
         num_sampled=0 if values is None else values.shape[1],
+        num_pending=len(batch.pending),
     )
 
 
@@ -46,6 +47,8 @@ def fill(host: HostViews, batch: FlatBatch, num_decodes: int, block_rows: BlockR
     _fill_prefills(host, batch, num_decodes, block_rows, block_size)
     rows = host["rows"]
     rows[:] = batch.rows if len(batch.rows) == len(rows) else np.arange(len(rows))
+    if batch.pending:
+        host["pending"][:, : len(batch.pending)] = np.array(batch.pending, dtype=np.int64).T
     if batch.sampling_values is not None:
         host["sampling"][:, : batch.sampling_values.shape[1]] = batch.sampling_values
 

@@ -40,6 +40,8 @@ class StepSizes:
     """Rows whose hidden states are wanted."""
     num_sampled: int = 0
     """Rows that are sampled on the device."""
+    num_pending: int = 0
+    """Rows whose token the step before samples, at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +88,7 @@ def step_layout(sizes: StepSizes) -> StepLayout:
         "positions": ("int64", (sizes.num_tokens,)),
         "slot_mapping": ("int64", (sizes.num_tokens,)),
         "rows": ("int64", (sizes.num_rows,)),
+        "pending": ("int64", (2, sizes.num_pending)),
         "seq_lens": ("int32", (sizes.num_decodes,)),
         "context_lens": ("int32", (sizes.num_prefills,)),
         "cu_seqlens": ("int32", (sizes.num_prefills + 1,)),

@@ -36,7 +36,8 @@ def batches(draw: st.DrawFn) -> tuple[FlatBatch, int]:
     num_tokens = sum(len(part.token_ids) for part in parts)
     rows = draw(st.lists(st.integers(0, num_tokens - 1), max_size=num_tokens, unique=True))
     values = np.random.default_rng(1).random((NUM_SAMPLING_VALUES, len(rows)), dtype=np.float32)
-    return FlatBatch([], parts, rows, values), len(contexts)
+    pending = [(row, draw(st.integers(0, 9))) for row in range(len(contexts)) if draw(st.booleans())]
+    return FlatBatch([], parts, rows, values, pending), len(contexts)
 
 
 @given(batches())
@@ -61,6 +62,7 @@ def test_every_token_has_its_position_its_slot_and_its_sequence(drawn: tuple[Fla
     assert np.diff(host["cu_seqlens"]).tolist() == [len(part.token_ids) for part in prefills]
     assert host["cu_seqlens"][0] == 0
     assert host["rows"].tolist() == batch.rows
+    assert [tuple(pair) for pair in host["pending"].T.tolist()] == batch.pending
     assert batch.sampling_values is not None
     assert np.array_equal(host["sampling"], batch.sampling_values)
 
