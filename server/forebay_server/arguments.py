@@ -254,7 +254,12 @@ def _parser() -> argparse.ArgumentParser:
         "tokens of one prompt in a step while others want some (default: a quarter of the step)",
         type=_whole(1),
     )
-    add(sizes, "--kv-cache-tokens", "room in the KV cache (default: from the sizes above)", type=_whole(1))
+    add(
+        sizes,
+        "--kv-cache-tokens",
+        "room in the KV cache (default: what a GPU has free; on CPUs from the sizes above)",
+        type=_whole(1),
+    )
     add(sizes, "--block-size", "tokens in a KV block, a power of two", type=_whole(1))
 
     api = parser.add_argument_group("API")

@@ -34,7 +34,8 @@ class EngineConfig:
     """Layers that stay in dtype when weights are quantized while loading."""
     kv_cache_dtype: KVCacheDtype = "auto"
     kv_cache_tokens: int | None = None
-    """KV slots to allocate, rounded up to whole blocks; None: enough for max_num_seqs short or one longest request."""
+    """KV slots to allocate, rounded up to whole blocks; None: on a GPU what the largest step leaves free, else enough
+    for max_num_seqs short or one longest request."""
     max_model_len: int | None = None
     """Longest prompt and answer together; None: what the model says."""
     max_num_seqs: int = 64

@@ -25,7 +25,8 @@ from forebay_server.engine.gpu.failures import (
     step_error,
     while_allocating,
 )
-from forebay_server.engine.gpu.memory import wait_for_memory
+from forebay_server.engine.gpu.largest_step import largest_step_bytes
+from forebay_server.engine.gpu.memory import UsedMemory, wait_for_memory
 from forebay_server.engine.gpu.runner import GpuRunner
 from forebay_server.engine.grammar_compiler import GrammarCompiler
 from forebay_server.engine.grammars import Grammars
@@ -38,6 +39,7 @@ from forebay_server.engine.scheduler import Scheduler
 from forebay_server.engine.scheduler_output import SampledToken, SchedulerOutput
 from forebay_server.errors import StartupError
 from forebay_server.messages import AddRequest, ComputedBy, EngineReady, RequestOutput
+from forebay_server.models.decoder import CausalLM
 from forebay_server.models.model_config import ModelConfig
 from forebay_server.parallel.start import RankZero, start_ranks
 from forebay_server.planned_memory import PlannedMemory
@@ -269,7 +271,7 @@ def load_engine(
         model = loaded.model
         loaded_bytes = weight_bytes(model)
         free_beside = room(planned, available_bytes(device, num_sharing), loaded_bytes)
-        layout = plan_kv_cache(config, model.cache_config, max_model_len, kv_dtype, free_beside)
+        layout = _plan_kv_cache(config, model, max_model_len, kv_dtype, device, free_beside)
         layout, loaded_bytes = ranks.join(layout, loaded_bytes, device)
     except StartupError as error:
         ranks.close()
@@ -300,6 +302,26 @@ def load_engine(
         computed_by(runner, device),
     )
     return engine, facts
+
+
+def _plan_kv_cache(
+    config: EngineConfig,
+    model: CausalLM,
+    max_model_len: int,
+    kv_dtype: torch.dtype,
+    device: torch.device,
+    free_bytes: int,
+) -> KVCacheLayout:
+    """See `plan_kv_cache`; on a GPU a cache of no given size is what the largest step leaves, which is measured."""
+    is_gpu, step_bytes = device.type == "cuda", None
+    if is_gpu and config.kv_cache_tokens is None and config.num_ranks == 1:  # ranks would have to measure together
+        with while_allocating("KV cache"):
+            used = UsedMemory(device)
+            step_bytes = largest_step_bytes(model, config, max_model_len, kv_dtype, used)
+            used.give_back()
+        logger.info("the largest step takes %d bytes, %d are free for it and the KV cache", step_bytes, free_bytes)
+    sizes = (config, model.cache_config, max_model_len, kv_dtype, free_bytes)
+    return plan_kv_cache(*sizes, is_gpu=is_gpu, step_bytes=step_bytes)
 
 
 def warm_up(engine: Engine, facts: EngineFacts) -> None:

@@ -16,6 +16,8 @@ DEFAULT_TOKENS_PER_SEQUENCE = 256
 """Without --kv-cache-tokens: room for max_num_seqs requests of this length."""
 DEFAULT_MEMORY_SHARE = 0.5
 """Without --kv-cache-tokens: no more than this share of the free memory, unless one longest request needs it."""
+GPU_MEMORY_SHARE = 0.9
+"""The same on a GPU, whose cache has no other bound: the rest is for graphs of more shapes and for compiled kernels."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,9 @@ def plan_kv_cache(
     max_model_len: int,
     dtype: torch.dtype,
     available_bytes: int,
+    *,
+    is_gpu: bool = False,
+    step_bytes: int | None = None,
 ) -> KVCacheLayout:
     """Decide the size; nothing is allocated.
 
@@ -53,6 +58,8 @@ def plan_kv_cache(
         max_model_len: longest request.
         dtype: of keys and values.
         available_bytes: free after the weights were loaded.
+        is_gpu: whether the memory is a GPU's, of which a cache of no given size takes what is free.
+        step_bytes: that the largest step takes, where that was measured; None: `working_bytes`.
 
     Raises:
         StartupError: 14 when the cache does not fit, with the numbers.
@@ -60,11 +67,12 @@ def plan_kv_cache(
     heads_per_token = 2 * model_config.num_layers * model_config.num_kv_heads
     scale_bytes = SCALE_DTYPE.itemsize if dtype.itemsize == 1 else 0
     bytes_per_token = heads_per_token * (model_config.head_dim * dtype.itemsize + scale_bytes)
-    have_bytes = available_bytes - working_bytes(config, model_config)
+    have_bytes = available_bytes - (working_bytes(config, model_config) if step_bytes is None else step_bytes)
     num_tokens = config.kv_cache_tokens
     if num_tokens is None:
-        affordable = int(max(have_bytes, 0) * DEFAULT_MEMORY_SHARE) // bytes_per_token
-        num_tokens = max(max_model_len, min(affordable, config.max_num_seqs * DEFAULT_TOKENS_PER_SEQUENCE))
+        affordable = int(max(have_bytes, 0) * (GPU_MEMORY_SHARE if is_gpu else DEFAULT_MEMORY_SHARE)) // bytes_per_token
+        wanted = affordable if is_gpu else min(affordable, config.max_num_seqs * DEFAULT_TOKENS_PER_SEQUENCE)
+        num_tokens = max(max_model_len, wanted)
     layout = KVCacheLayout(-(-num_tokens // config.block_size), config.block_size, bytes_per_token, dtype)
     if layout.num_bytes > have_bytes:
         fitting = max(have_bytes, 0) // bytes_per_token // config.block_size * config.block_size

@@ -125,7 +125,8 @@ class _Rank:
         num_sharing = config.num_ranks if self._device.type == "cpu" else 1
         free = min(self._launch.available_bytes - loaded_bytes, available_bytes(self._device, num_sharing))
         kv_dtype = resolve_kv_dtype(config, self._dtype)
-        layout = plan_kv_cache(config, model.cache_config, self._launch.max_model_len, kv_dtype, free)
+        sizes = (config, model.cache_config, self._launch.max_model_len, kv_dtype, free)
+        layout = plan_kv_cache(*sizes, is_gpu=self._device.type == "cuda")
         self._socket.send(Loaded(loaded_bytes, layout.num_blocks))
         join = self._socket.receive()
         if not isinstance(join, Join):

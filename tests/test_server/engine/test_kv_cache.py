@@ -53,6 +53,26 @@ def test_default_holds_one_longest_request_if_that_fits_at_all() -> None:
     assert plan(5000, max_num_seqs=64).num_tokens == 4096
 
 
+def plan_on_gpu(free: int, *, step_bytes: int | None, **options: Any) -> KVCacheLayout:
+    config = EngineConfig(model="m", **options)
+    return plan_kv_cache(config, MODEL, 4096, torch.bfloat16, free, is_gpu=True, step_bytes=step_bytes)
+
+
+def test_on_a_gpu_the_default_is_nine_tenths_of_what_the_largest_step_leaves() -> None:
+    step_bytes = 777 * BYTES_PER_TOKEN
+    layout = plan_on_gpu(step_bytes + 1_000_000 * BYTES_PER_TOKEN, step_bytes=step_bytes)
+    assert layout.num_tokens == 900_000
+
+
+def test_on_a_gpu_a_step_that_was_not_measured_is_counted_by_its_sizes() -> None:
+    working = working_bytes(EngineConfig(model="m"), MODEL)
+    assert plan_on_gpu(working + 1_000_000 * BYTES_PER_TOKEN, step_bytes=None).num_tokens == 900_000
+
+
+def test_on_a_gpu_a_given_size_is_not_lengthened() -> None:
+    assert plan_on_gpu(10**12, step_bytes=0, kv_cache_tokens=5000).num_tokens == 5008
+
+
 @pytest.mark.parametrize(
     ("options", "fits", "suggestion"),
     [

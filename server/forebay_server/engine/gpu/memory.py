@@ -82,3 +82,8 @@ class UsedMemory:
         allocated = torch.cuda.max_memory_allocated(self._device) - self._allocated
         missing = self._free - torch.cuda.mem_get_info(self._device)[0]
         return int(max(allocated, missing, 0))
+
+    def give_back(self) -> None:
+        """Return what the allocator holds and nobody uses."""
+        torch.cuda.synchronize(self._device)
+        torch.cuda.empty_cache()
