@@ -62,6 +62,12 @@ def test_a_row_of_zeros_and_a_row_too_small_for_a_scale_are_zeros(eight_bits: to
 
 
 @pytest.mark.parametrize("eight_bits", EIGHT_BITS)
+def test_a_row_of_tiny_numbers_keeps_them(eight_bits: torch.dtype) -> None:
+    x = random_tensor(2, 8, dtype=torch.float32, seed=1, scale=1e-20)
+    _assert_same(gpu.quantize_per_token(x, eight_bits), reference.quantize_per_token(x, eight_bits))
+
+
+@pytest.mark.parametrize("eight_bits", EIGHT_BITS)
 def test_a_row_alone_equals_the_row_in_a_batch_bit_for_bit(eight_bits: torch.dtype) -> None:
     x = random_tensor(4, 130, dtype=torch.bfloat16, seed=1)
     batch = gpu.quantize_per_token(x, eight_bits)

@@ -16,21 +16,27 @@ from tests.test_kernels.comparison import DEVICE, DTYPES, random_tensor
 FP8 = torch.float8_e4m3fn
 # Sums are float32 in both, in another order; then one rounding, which the interpreter cuts off for bfloat16.
 TOLERANCES = {torch.float32: 1e-5, torch.float16: 2.0**-10, torch.bfloat16: 2.0**-7}
-# One element; odd sizes below and above a tile; several steps over in_features; as many rows as the widest tile takes.
-SHAPES = ((0, 8, 8), (1, 1, 1), (3, 33, 70), (17, 65, 300), (130, 40, 128))
+# One element; odd sizes below and above a tile; channels that fill whole tiles; several steps over in_features; as many
+# rows as the widest tile takes.
+SHAPES = ((0, 8, 8), (1, 1, 1), (3, 33, 70), (2, 64, 9), (17, 65, 300), (130, 40, 128))
 SCALES = ("tensor", "channel", "block")
 
 
 def _weight(out_features: int, in_features: int, dtype: torch.dtype, scales: str) -> tuple[torch.Tensor, torch.Tensor]:
     """A weight that is a slice of a wider one, with its scales."""
     weight, by_channel = quantize_rows(random_tensor(out_features, in_features + 5, dtype=torch.float32, seed=2), dtype)
-    weight = weight.view(torch.uint8)[:, 3:-2].view(dtype)
+    weight = _columns(weight, 3, in_features)
     if scales == "tensor":
         return weight, by_channel[:1] + 0.01
     if scales == "channel":
         return weight, by_channel * (1 + torch.arange(out_features, device=DEVICE))
     blocks = (-(-out_features // 128), -(-in_features // 128))
     return weight, random_tensor(*blocks, dtype=torch.float32, seed=3).abs()
+
+
+def _columns(wide: torch.Tensor, first: int, count: int) -> torch.Tensor:
+    """Slice a tensor of eight bits: float8 is sliced by its bytes."""
+    return wide.view(torch.uint8)[:, first : first + count].view(wide.dtype)
 
 
 def _arguments(
@@ -44,7 +50,8 @@ def _arguments(
     num_tokens, out_features, in_features = shape
     eight_bits = torch.int8 if name == "w8a8_matmul" else eight_bits
     weight, weight_scales = _weight(out_features, in_features, eight_bits, scales)
-    x = random_tensor(num_tokens, in_features, dtype=torch.float32, seed=1)
+    # A slice of a wider tensor, as the weight.
+    x = random_tensor(num_tokens, in_features + 7, dtype=torch.float32, seed=1)
     arguments = {
         "weight": weight,
         "weight_scales": weight_scales,
@@ -52,11 +59,11 @@ def _arguments(
         "residual": random_tensor(num_tokens, out_features, dtype=dtype, seed=5),
     }
     if name == "w8a16_matmul":
-        return arguments | {"x": x.to(dtype)}
+        return arguments | {"x": x.to(dtype)[:, 3:-4]}
     quantized, x_scales = quantize_rows(x, eight_bits)
     if scales == "block":
         x_scales = random_tensor(num_tokens, -(-in_features // 128), dtype=torch.float32, seed=6).abs()
-    return arguments | {"x": quantized, "x_scales": x_scales, "dtype": dtype}
+    return arguments | {"x": _columns(quantized, 3, in_features), "x_scales": x_scales, "dtype": dtype}
 
 
 def _assert_equal(name: str, arguments: dict[str, Any], output: torch.Tensor | None = None) -> None:
@@ -78,16 +85,12 @@ def test_w8a8_matmul_equals_its_definition(shape: tuple[int, int, int], dtype: t
 
 
 def test_w8a8_matmul_sums_exactly() -> None:
-    # 127 * 127 * 1200 + 1 needs 25 bits: float32 sums would lose the 1.
-    x = torch.full((1, 1201), 127, dtype=torch.int8, device=DEVICE)
-    weight = x.clone()
-    x[0, 600], weight[0, 600] = 1, 1
+    # 127 * 127 * 1280 needs 25 bits: a float32 sum would lose the 1 that is added to it before it is taken away again.
+    numbers = torch.zeros(1, 2 * 1280 + 128, dtype=torch.int8, device=DEVICE)
+    numbers[:, :1280], numbers[:, 1280], numbers[:, -1280:] = 127, 1, -127
     ones = torch.ones(1, device=DEVICE)
-    residual = torch.full((1, 1), -127.0 * 127 * 1200, device=DEVICE)
-    for module in (implementation("w8a8_matmul", "cuda"), reference.w8a8_matmul):
-        total = module(x, ones, weight, ones, torch.float32, None, None)
-        assert float(total) == float(torch.tensor(127 * 127 * 1200 + 1, dtype=torch.float32))
-        assert float(module(x[:, :600], ones, weight[:, :600], ones, torch.float32, None, residual / 2)) == 0.0
+    for run in (implementation("w8a8_matmul", "cuda"), reference.w8a8_matmul):
+        assert float(run(numbers.abs(), ones, numbers, ones, torch.float32)) == 1.0
 
 
 @pytest.mark.parametrize("scales", SCALES)

@@ -11,8 +11,9 @@ from tests.test_kernels.comparison import DEVICE, DTYPES, random_tensor
 
 # As for the other products: float32 sums in another order, then one rounding.
 TOLERANCES = {torch.float32: 1e-5, torch.float16: 2.0**-9, torch.bfloat16: 2.0**-6}
-# (num_tokens, out_features, in_features, group_size)
-SHAPES = ((0, 8, 128, 128), (1, 1, 32, 32), (3, 33, 192, 64), (40, 70, 256, 128), (2, 9, 512, 256), (2, 5, 1280, 128))
+# (num_tokens, out_features, in_features, group_size); the fourth has rows of two tiles, the last two splits that differ
+# in length.
+SHAPES = ((0, 8, 128, 128), (1, 1, 32, 32), (3, 33, 192, 64), (65, 70, 256, 128), (2, 9, 512, 256), (2, 5, 1408, 128))
 
 
 def _arguments(
