@@ -1,11 +1,12 @@
-"""One HTTP connection: uvicorn's, with a bound on the head of a request, and with fewer and larger writes."""
+"""One HTTP connection: uvicorn's, with a bound on heads, fewer and larger writes, and answers that HTTP/1.0 knows."""
 
 import asyncio
 from http import HTTPStatus
 from typing import Any
 
 import msgspec
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from forebay_server.errors import InvalidRequestError, error_body
 
@@ -64,7 +65,8 @@ class Connection(HttpToolsProtocol):
         if self._is_in_head:
             self._num_head_bytes += len(data)
             if self._num_head_bytes > MAX_HEAD_BYTES:
-                self._refuse_head()
+                message = f"request line and headers have more than {MAX_HEAD_BYTES} bytes"
+                self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, message)
 
     def on_message_begin(self) -> None:
         """A request line begins."""
@@ -77,11 +79,50 @@ class Connection(HttpToolsProtocol):
         self._is_in_head = False
         super().on_headers_complete()
 
-    def _refuse_head(self) -> None:
-        is_answering = self.cycle is not None and not self.cycle.response_complete
-        if not is_answering:  # else there is no place for another answer
-            error = InvalidRequestError(f"request line and headers have more than {MAX_HEAD_BYTES} bytes")
-            body = msgspec.json.encode(error_body(error))
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what is no HTTP, and close the connection."""
+        self._refuse(HTTPStatus.BAD_REQUEST, "this is no HTTP request")
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        if cycle.scope["http_version"] != "1.1":
+            app = _without_chunks(app, cycle)
+        super()._start_asgi_task(cycle, app)
+
+    def _refuse(self, status: HTTPStatus, message: str) -> None:
+        if self._may_answer():
+            body = msgspec.json.encode(error_body(InvalidRequestError(message)))
             head = b"content-type: application/json\r\nconnection: close\r\ncontent-length: %d\r\n\r\n" % len(body)
-            self.transport.write(STATUS_LINE[HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE] + head + body)
+            self.transport.write(STATUS_LINE[status] + head + body)
         self.transport.close()
+
+    def _may_answer(self) -> bool:
+        """Whether what is sent now would be the answer to what is being read, and not stand amid that to another."""
+        cycle = self.cycle
+        if cycle is None or cycle.response_complete:
+            return True
+        return not (self._is_in_head or self.pipeline or cycle.response_started)
+
+
+def _without_chunks(app: ASGIApp, cycle: RequestResponseCycle) -> ASGIApp:
+    """Answers of unknown length end with the connection (RFC 9112, 6.3): a client of HTTP/1.0 knows no chunks.
+
+    Args:
+        app: what answers.
+        cycle: uvicorn's state of the answer: it counts what is left of a length that was announced.
+    """
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        has_length = True
+
+        async def send_plain(message: Message) -> None:
+            nonlocal has_length
+            if message["type"] == "http.response.start":
+                has_length = any(name.lower() == b"content-length" for name, _ in message["headers"])
+                cycle.chunked_encoding = None if has_length else False
+            elif not has_length:
+                cycle.expected_content_length = len(message.get("body", b""))
+            await send(message)
+
+        await app(scope, receive, send_plain)
+
+    return answer

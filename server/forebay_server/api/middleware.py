@@ -151,6 +151,9 @@ class Gatekeeper:
             raise UnsupportedMediaTypeError(
                 f"the content type is {content_type or 'missing'}; send JSON with Content-Type: application/json"
             )
+        coding = headers.get("content-encoding", "identity").strip().lower()
+        if coding != "identity":
+            raise UnsupportedMediaTypeError(f"Content-Encoding: {coding} is not taken; send the body as it is")
 
     async def _with_body(self, headers: Headers, body: _Body, receive: Receive) -> Receive:
         """Read the body, within the limit, and hand it on in one piece."""
