@@ -19,7 +19,7 @@ from tests.test_kernels.cpu_library import variants
 
 VARIANTS = variants()
 BEST = VARIANTS[0]
-NUM_BLOCKS, MAX_TOKENS, POSITIONS = 96, 200, 1500
+NUM_BLOCKS, MAX_TOKENS, POSITIONS = 96, 200, 2700
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ class Model:
             )
         cache_shape = (2, 2, NUM_BLOCKS, shape.block_size, shape.kv_heads, shape.head_dim)
         # What was never written must not matter.
-        cache = torch.full(cache_shape, 77 if shape.cache == torch.int8 else torch.nan, dtype=shape.cache)
+        self.cache = torch.full(cache_shape, 77 if shape.cache == torch.int8 else torch.nan, dtype=shape.cache)
         return LlamaStep(
             LlamaSizes(
                 hidden_size=shape.hidden,
@@ -137,7 +137,7 @@ class Model:
                 rms_norm_eps=1e-5,
             ),
             LlamaWeights(layers, torch.ones(shape.hidden), pack(self.head), None if table is None else pack(table)),
-            cache,
+            self.cache,
             self.cos_sin,
             max_tokens=MAX_TOKENS,
             num_threads=num_threads,
@@ -260,10 +260,10 @@ def test_neither_cuts_nor_company_change_a_row(shape: Shape) -> None:
     assert torch.equal(model.step.logits(decodes)[1], whole[0])
 
 
-def test_several_spans_of_keys_are_put_together() -> None:
-    """Longer contexts than the spans that decodes share out, the later ones of which are longer."""
-    model = Model(replace(SHAPES[0], cache=torch.bfloat16, window=900))
-    length = 80 + MAX_TOKENS * 6
+@pytest.mark.parametrize(("shape", "length"), [(Shape(window=900), 1280), (Shape(block_size=32), 2620)], ids=str)
+def test_several_spans_of_keys_are_put_together(shape: Shape, length: int) -> None:
+    """Longer contexts than the spans that decodes share out; from 2,048 tokens on they are longer."""
+    model = Model(replace(shape, cache=torch.bfloat16))
     tokens = [token % 131 for token in tokens_of(length, 5)]
     for start in range(0, length, MAX_TOKENS):
         last = model.step.logits(long_batch(tokens[start : start + MAX_TOKENS], start))
@@ -277,6 +277,16 @@ def long_batch(tokens: list[int], context_len: int) -> StepBatch:
     """One sequence over all blocks, the last first."""
     arrays = (tokens, [0, len(tokens)], [context_len], range(NUM_BLOCKS)[::-1], [0], [len(tokens) - 1])
     return StepBatch(*(np.array(values, dtype=np.int32) for values in arrays))
+
+
+def test_few_sequences_touch_little_memory() -> None:
+    """A block has all layers' keys and values of its tokens; the next one lies behind it."""
+    model = Model(replace(SHAPES[0], cache=torch.bfloat16))
+    model.step.logits(batch_of(model, (tokens_of(16), 0, 1)))
+    written = model.cache.flatten().isfinite().nonzero()
+    block = model.cache.numel() // NUM_BLOCKS
+    assert len(written) == block
+    assert (int(written.min()), int(written.max())) == (16 * block, 17 * block - 1)
 
 
 def test_threads_and_variants_change_nothing() -> None:

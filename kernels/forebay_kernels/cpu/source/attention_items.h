@@ -16,9 +16,9 @@ void Step::write_keys(const LayerCache& cache, const Layer& layer, int row, int 
         memcpy(scratch, key, sizeof(float) * head_dim);
     }
     rotate(scratch, model_.rotary + (int64_t)position * model_.rotary_dim, model_.rotary_dim);
-    const int64_t cached = cache.row(batch_->blocks + batch_->block_offsets[sequence], head, position);
-    write_key(cache, cached, scratch);
-    write_value(cache, cached, key + model_.num_kv_heads * head_dim);
+    const int32_t* blocks = batch_->blocks + batch_->block_offsets[sequence];
+    write_key(cache, cache.row(0, blocks, head, position), scratch);
+    write_value(cache, cache.row(1, blocks, head, position), key + model_.num_kv_heads * head_dim);
 }
 
 // Items of attention that a sequence makes, for each key head: parts of its tokens; or spans of the keys that one sees.

@@ -61,8 +61,8 @@ struct Model {
     Weight embedding;  // of any kind; its outputs are the tokens. The head itself where the two are tied
     Weight head;
     const float* rotary;  // [positions, rotary_dim]: cosines, then sines
-    void* cache;          // [num_layers, 2, num_blocks, num_kv_heads, block_size * head_dim]; see cache.h
-    float* cache_scales;  // [num_layers, 2, num_blocks, num_kv_heads, block_size], for CACHE_INT8
+    void* cache;          // [num_blocks, num_layers, 2, num_kv_heads, block_size * head_dim]; see cache.h
+    float* cache_scales;  // [num_blocks, num_layers, 2, num_kv_heads, block_size], for CACHE_INT8
 };
 
 struct Batch {
