@@ -102,8 +102,8 @@ class LlamaStep:
     Args:
         sizes: of the model.
         weights: packed; kept.
-        kv_cache: [num_layers, 2, num_blocks, block_size, num_kv_heads, head_dim]: float32, bfloat16 or int8. Memory
-            alone: where a number lies in it is the step's affair (`source/cache.h`), which needs few pages for few tokens.
+        kv_cache: [num_layers, 2, num_blocks, block_size, num_kv_heads, head_dim]: float32, bfloat16 or int8. Its
+            memory alone: where a number lies in it is the step's affair (`source/cache.h`).
         rotary_cos_sin: [num_positions, rotary_dim], float32, contiguous: cosines, then sines; the other numbers of a
             head do not turn.
         max_tokens: rows of a step at most.
