@@ -44,8 +44,12 @@ VARIANT_FLAGS = {
     "avxvnni": ("-mavxvnni",),
     "avx512vnni": _AVX512,
     "avx512bf16": (*_AVX512, "-mavx512bf16"),
+    "amx": (*_AVX512, "-mavx512bf16", "-mamx-tile", "-mamx-int8"),
 }
 """The variants that `forebay_kernels.cpu.library` chooses from."""
+
+TEST_FLAGS = {"amx_emulated": (*_AVX512, "-DFOREBAY_EMULATED_TILES", "-O1")}
+"""Variants for tests alone: they are in no wheel."""
 
 
 class LibraryHook(Hook):
@@ -56,7 +60,7 @@ class LibraryHook(Hook):
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """See hatchling's `BuildHookInterface.initialize`."""
         if build(Path(self.root)):
-            build_data["artifacts"].append(f"{PACKAGE}/libraries/*.so")
+            build_data["artifacts"].extend(f"{PACKAGE}/libraries/forebay_{variant}.so" for variant in VARIANT_FLAGS)
             build_data["pure_python"] = False
             build_data["tag"] = "py3-none-" + sysconfig.get_platform().replace("-", "_").replace(".", "_")
 
@@ -77,7 +81,8 @@ def build(root: Path) -> list[Path]:
     folder.mkdir(exist_ok=True)  # a Dockerfile copies it, empty or not
     if platform.machine() != "x86_64" or sys.platform != "linux":
         return []
-    outputs = [folder / f"forebay_{variant}.so" for variant in VARIANT_FLAGS]
+    flags = {**VARIANT_FLAGS, **TEST_FLAGS}
+    outputs = [folder / f"forebay_{variant}.so" for variant in flags]
     wanted = _digest(root)
     stamp = folder / STAMP
     if all(path.is_file() for path in outputs) and stamp.is_file() and stamp.read_text() == wanted:
@@ -90,7 +95,7 @@ def build(root: Path) -> list[Path]:
         return []
     stamp.unlink(missing_ok=True)
     with concurrent.futures.ThreadPoolExecutor(len(os.sched_getaffinity(0))) as executor:
-        list(executor.map(lambda variant: _compile(compiler, root, variant), VARIANT_FLAGS))
+        list(executor.map(lambda variant: _compile(compiler, root, variant, flags[variant]), flags))
     stamp.write_text(wanted)
     return outputs
 
@@ -101,11 +106,11 @@ def find_compiler() -> str | None:
     return next((path for path in map(shutil.which, filter(None, names)) if path), None)
 
 
-def _compile(compiler: str, root: Path, variant: str) -> None:
+def _compile(compiler: str, root: Path, variant: str, flags: tuple[str, ...]) -> None:
     target = root / PACKAGE / "libraries" / f"forebay_{variant}.so"
     staged = target.with_suffix(f".{os.getpid()}")  # a running engine keeps the file that it has mapped
     source = root / PACKAGE / "source" / "library.cpp"
-    command = [compiler, *COMMON_FLAGS, *VARIANT_FLAGS[variant], str(source), "-o", str(staged)]
+    command = [compiler, *COMMON_FLAGS, *flags, str(source), "-o", str(staged)]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     if done.returncode:
         staged.unlink(missing_ok=True)

@@ -1,5 +1,6 @@
 // The functions that Python calls.
 
+#include "amx_check.h"
 #include "pack.h"
 #include "phases.h"
 #include "quantize.h"
@@ -7,6 +8,9 @@
 #define EXPORTED __attribute__((visibility("default")))
 
 extern "C" {
+
+// Once in a process, before anything else: a `Readiness`. Only where it is READY may the rest be called.
+EXPORTED int32_t forebay_prepare() { return check_tiles(); }
 
 // Null where there is no memory. The model's arrays must live as long; the structures themselves are copied.
 EXPORTED void* forebay_create_step(const Model* model) {
@@ -79,6 +83,7 @@ EXPORTED int32_t forebay_multiply(const Weight* weight, const float* x, float* o
     job->pool.run(
         [](void* context, int thread) {
             Job& job = *static_cast<Job*>(context);
+            const TilesOfThread tiles(job.rows);
             auto* scratch = static_cast<float*>(allocate((job.weight->num_inputs + ITEM_ROWS * PANEL) * sizeof(float)));
             for (int row; (row = job.pool.next(thread, job.rows)) >= 0;) {
                 memcpy(scratch, job.x + (int64_t)row * job.in_features, sizeof(float) * job.in_features);

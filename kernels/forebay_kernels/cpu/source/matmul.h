@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "amx_tiles.h"
 #include "dot.h"
 #include "interface.h"
 
@@ -44,6 +45,13 @@ struct Piece {
     const uint8_t* ahead = nullptr;
     int ahead_lines = 0;
     int64_t ahead_step = 0;
+
+    // Ask for part `part` of the `num_parts` of each step, `first_line` being the first of all.
+    void ask_for_part(const uint8_t* first_line, int part, int num_parts) {
+        const int64_t lines = ahead_step / 64, first = lines * part / num_parts;
+        ahead = first_line + first * 64;
+        ahead_lines = (int)(lines * (part + 1) / num_parts - first);
+    }
 };
 
 constexpr int AHEAD_BYTES = 4096;  // that weights are asked for before their use: a fifth faster than without
@@ -196,18 +204,33 @@ inline AddTile tile_of(int rows, std::integer_sequence<int, I...>) {
     }
 }
 
+// How many rows to compute in AMX tiles. A few that are left are quicker without.
+inline int rows_in_tiles(int rows) {
+    const int left = rows % TILE_HEIGHT;
+    return rows < TILE_HEIGHT ? 0 : left > TILE_ROWS ? rows : rows - left;
+}
+
+// In amx_product.h.
+template <bool HAS_GROUPS>
+inline void add_in_tiles(Piece piece, const Activations& x, int row, int rows, const uint8_t* ahead, float* sums);
+
 // Add a piece for rows [row, row + rows) to sums. What is read next, `ahead`, is asked for in equal shares by all tiles,
 // line by line between their products: asked for at once, lines would wait for one another, and the products for them.
 template <int KIND>
 inline void add_piece(Piece piece, const Activations& x, int row, int rows, const uint8_t* ahead,
                       int64_t ahead_bytes, float* sums) {
-    const int num_tiles = (rows + TILE_ROWS - 1) / TILE_ROWS;
+    int done = 0;
     piece.ahead_step = ahead_bytes / (piece.last - piece.first);
-    const int64_t lines = piece.ahead_step / 64;
-    for (int tile = 0, done = 0; tile < num_tiles; tile++) {
-        const int64_t first_line = lines * tile / num_tiles;
-        piece.ahead = ahead + first_line * 64;
-        piece.ahead_lines = (int)(lines * (tile + 1) / num_tiles - first_line);
+    if constexpr (HAS_TILES && (KIND == INT8_CHANNELS || KIND == INT8_GROUPS)) {
+        done = rows_in_tiles(rows);
+        if (done) {
+            add_in_tiles<KIND == INT8_GROUPS>(piece, x, row, done, ahead, sums);
+            piece.ahead_step = 0;
+        }
+    }
+    const int num_tiles = (rows - done + TILE_ROWS - 1) / TILE_ROWS;
+    for (int tile = 0; tile < num_tiles; tile++) {
+        piece.ask_for_part(ahead, tile, num_tiles);
         const int size = (rows - done + num_tiles - tile - 1) / (num_tiles - tile);
         const AddTile function = tile_of<KIND>(size, std::make_integer_sequence<int, TILE_ROWS>{});
         function(piece, x, row + done, sums + done * PANEL);

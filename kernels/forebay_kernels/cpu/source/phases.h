@@ -178,6 +178,7 @@ void Step::compute_wanted(int thread) {
 
 void Step::compute_head(int thread) {
     const HeadBatch& batch = *head_batch_;
+    const TilesOfThread tiles(batch.num_rows);
     for (int row; (row = pool_.next(thread, batch.num_rows)) >= 0;) {
         memcpy(scratch_[thread].row, batch.hidden + (int64_t)row * model_.hidden_size, sizeof(float) * model_.hidden_size);
         quantize_row(model_.head, scratch_[thread].row, model_.hidden_size, row, normed_);
@@ -192,6 +193,7 @@ void Step::compute_head(int thread) {
 }
 
 void Step::work(int thread) {
+    const TilesOfThread tiles(batch_->num_tokens);
     for (int row; (row = pool_.next(thread, batch_->num_tokens)) >= 0;) embed(row);
     pool_.barrier();
     for (int layer = 0; layer < model_.num_layers; layer++) compute_layer(layer, thread);
