@@ -19,7 +19,12 @@ _THREAD_SETTINGS = {
     # Threads that wait for one another must sleep, not spin: with a busy neighbour on 2 CPUs, a spinning thread keeps
     # the one that it waits for off the CPU for whole time slices (8 ms a parallel region instead of 0.05 measured).
     "OMP_WAIT_POLICY": "passive",
+    # NumPy's BLAS multiplies nothing here, and its threads would spin while torch is imported.
+    "OPENBLAS_NUM_THREADS": "1",
 }
+_LEFT_OUT = ("torch._meta_registrations", "torch.quantization", "torch.distributions", "cuda.bindings")
+"""What torch imports and the engine never uses: rules by which its compiler and tracer work out shapes, old names of
+quantization, random distributions, NVIDIA's own interface to contexts and graphs."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -39,16 +44,16 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _import_torch() -> None:
-    """Import torch without the rules by which its compiler and tracer work out shapes: 0.3 s of 1.4.
-
-    Nothing here traces. Whoever imports these rules later gets them.
-    """
-    name = "torch._meta_registrations"
-    sys.modules[name] = ModuleType(name)
+    """Import torch without what is not needed here. Whoever imports that later gets it."""
+    for name in _LEFT_OUT:
+        sys.modules[name] = ModuleType(name)
     import torch
 
-    del sys.modules[name]
-    vars(torch).pop("_meta_registrations", None)
+    for name in _LEFT_OUT:
+        del sys.modules[name]
+        package, _, attribute = name.rpartition(".")
+        if package == "torch":
+            vars(torch).pop(attribute, None)
 
 
 if __name__ == "__main__":
