@@ -3,14 +3,17 @@
 import torch
 from torch import nn
 
-from forebay_kernels import gelu_and_mul, silu_and_mul
-from forebay_server.layers.linear import Slots
+from forebay_kernels import gelu_and_mul, gelu_and_mul_quantize, silu_and_mul, silu_and_mul_quantize
+from forebay_server.layers.linear import Linear, Slots
 from forebay_server.layers.parallel_linear import ColumnParallelLinear, RowParallelLinear
+from forebay_server.layers.quantized_matmul import QuantizedRows, Rows
 from forebay_server.models.model_config import Activation
 from forebay_server.parallel.group import ONE_RANK, RankGroup
 from forebay_server.parallel.shares import even_share
 
 ACTIVATIONS = {"silu": silu_and_mul, "gelu_tanh": gelu_and_mul}
+_QUANTIZED = {"silu": silu_and_mul_quantize, "gelu_tanh": gelu_and_mul_quantize}
+"""The same, rounded to eight bits."""
 
 
 class GatedMLP(nn.Module):
@@ -44,10 +47,21 @@ class GatedMLP(nn.Module):
         self.down_proj = RowParallelLinear(share, hidden_size, bias, group, is_summed=is_summed)
         self.activation = activation
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    @property
+    def reader(self) -> Linear | None:
+        """The one layer that reads x."""
+        return self.gate_up_proj
+
+    def forward(self, x: Rows) -> torch.Tensor:
         """[num_tokens, hidden_size] -> [num_tokens, hidden_size]."""
-        output: torch.Tensor = self.down_proj(ACTIVATIONS[self.activation](self.gate_up_proj(x)))
+        output: torch.Tensor = self.down_proj(self._activated(self.gate_up_proj(x)))
         return output
+
+    def _activated(self, gate_up: torch.Tensor) -> Rows:
+        dtype = self.down_proj.input_dtype
+        if dtype is None:
+            return ACTIVATIONS[self.activation](gate_up)
+        return QuantizedRows(*_QUANTIZED[self.activation](gate_up, dtype), gate_up.dtype)
 
     def slots(self, prefix: str) -> Slots:
         """Where each weight of the checkpoint goes."""

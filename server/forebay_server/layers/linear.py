@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from forebay_server.layers.quantized_matmul import multiply
+from forebay_server.layers.quantized_matmul import Rows, input_dtype, multiply
 from forebay_server.layers.weight_cut import Cut
 from forebay_server.layers.weight_forms import LinearWeight, concatenate
 
@@ -32,7 +32,14 @@ class Linear(nn.Module):
         """Whether x is rounded to eight bits before it meets a quantized weight."""
         self._arrived: dict[str, LinearWeight] = {}
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    @property
+    def input_dtype(self) -> torch.dtype | None:
+        """See `quantized_matmul.input_dtype`; of parts in different forms none."""
+        if len(self.weights) != 1:
+            return None
+        return input_dtype(self.weights[0], quantizes_input=self.quantizes_input)
+
+    def forward(self, x: Rows) -> torch.Tensor:
         """[num_tokens, in_features] -> [num_tokens, out_features]."""
         if len(self.weights) == 1:
             return multiply(x, self.weights[0], self.bias, quantizes_input=self.quantizes_input)

@@ -47,6 +47,11 @@ class MixtureOfExperts(nn.Module):
         if self.shared_expert_gate is not None:
             self.shared_expert_gate.is_quantizable = False
 
+    @property
+    def reader(self) -> Linear | None:
+        """The router reads x as it is, the experts do, too."""
+        return None
+
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """[num_tokens, hidden_size] -> [num_tokens, hidden_size]."""
         probabilities = self.router(x).softmax(-1, dtype=torch.float32)  # [num_tokens, num_experts]

@@ -3,7 +3,9 @@
 import torch
 from torch import nn
 
-from forebay_kernels import add_rms_norm, rms_norm
+from forebay_kernels import add_rms_norm, add_rms_norm_quantize, rms_norm
+from forebay_server.layers.linear import Linear
+from forebay_server.layers.quantized_matmul import QuantizedRows, Rows
 
 
 class RMSNorm(nn.Module):
@@ -31,6 +33,14 @@ class RMSNorm(nn.Module):
     def add(self, x: torch.Tensor, residual: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """[num_tokens, size] twice -> (norm of the sum, the sum)."""
         return add_rms_norm(x, residual, self.multiplier, self.eps)
+
+    def add_for(self, x: torch.Tensor, residual: torch.Tensor, reader: Linear | None) -> tuple[Rows, torch.Tensor]:
+        """`add`, in the eight bits to which the layer that reads it would round it; None: it is read as it is."""
+        dtype = None if reader is None else reader.input_dtype
+        if dtype is None:
+            return self.add(x, residual)
+        values, scales, total = add_rms_norm_quantize(x, residual, self.multiplier, self.eps, dtype)
+        return QuantizedRows(values, scales, x.dtype), total
 
     def slots(self, prefix: str) -> dict[str, torch.Tensor]:
         """Where the checkpoint's weight goes."""

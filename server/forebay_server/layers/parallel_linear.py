@@ -6,7 +6,7 @@ import torch
 
 from forebay_server.layers.embedding import Embedding
 from forebay_server.layers.linear import Linear, Slots, TensorSlot, WeightSlot
-from forebay_server.layers.quantized_matmul import multiply
+from forebay_server.layers.quantized_matmul import Rows, multiply
 from forebay_server.layers.weight_cut import Cut
 from forebay_server.parallel.group import RankGroup
 from forebay_server.parallel.shares import Share, vocabulary_share
@@ -78,7 +78,7 @@ class RowParallelLinear(Linear):
         self._share, self._group = in_features, group
         self._is_split = is_summed and group.size > 1
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Rows) -> torch.Tensor:
         """[num_tokens, in_features of the rank] -> [num_tokens, out_features]."""
         if not self._is_split:
             return super().forward(x)

@@ -7,9 +7,10 @@ from forebay_kernels import rotary
 from forebay_server.layers.attention import paged_attention
 from forebay_server.layers.kernel_attention import BatchMetadata, KernelMetadata, kernel_attention, still
 from forebay_server.layers.kv_cache import Pages
-from forebay_server.layers.linear import Slots
+from forebay_server.layers.linear import Linear, Slots
 from forebay_server.layers.norm import RMSNorm
 from forebay_server.layers.parallel_linear import ColumnParallelLinear, RowParallelLinear
+from forebay_server.layers.quantized_matmul import Rows
 from forebay_server.models.model_config import ModelConfig
 from forebay_server.parallel.group import ONE_RANK, RankGroup
 from forebay_server.parallel.shares import Share, head_shares
@@ -53,16 +54,21 @@ class SelfAttention(nn.Module):
         self.q_norm = None if head_norm is None else head_norm(self.head_dim, config.rms_norm_eps)
         self.k_norm = None if head_norm is None else head_norm(self.head_dim, config.rms_norm_eps)
 
+    @property
+    def reader(self) -> Linear:
+        """The one layer that reads the hidden states."""
+        return self.qkv_proj
+
     def forward(
         self,
-        hidden: torch.Tensor,
+        hidden: Rows,
         positions: torch.Tensor,
         rotary_cos_sin: torch.Tensor,
         pages: tuple[Pages, Pages],
         metadata: BatchMetadata,
     ) -> torch.Tensor:
         """[num_tokens, hidden_size] -> [num_tokens, hidden_size]."""
-        qkv = self.qkv_proj(hidden).view(hidden.shape[0], -1, self.head_dim)
+        qkv = self.qkv_proj(hidden).view(positions.shape[0], -1, self.head_dim)
         query, key, value = qkv.split([self.num_heads, self.num_kv_heads, self.num_kv_heads], dim=1)
         if self.q_norm is not None and self.k_norm is not None:
             query, key = self.q_norm(query), self.k_norm(key)

@@ -57,10 +57,10 @@ class DecoderLayer(nn.Module):
         metadata: BatchMetadata,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """(output of the layer before, residual stream) -> (output of this layer, residual stream)."""
-        hidden, residual = self.input_layernorm.add(hidden, residual)
-        hidden = self.self_attn(hidden, positions, rotary_cos_sin, pages, metadata)
-        hidden, residual = self.post_attention_layernorm.add(hidden, residual)
-        return self.mlp(hidden), residual
+        rows, residual = self.input_layernorm.add_for(hidden, residual, self.self_attn.reader)
+        hidden = self.self_attn(rows, positions, rotary_cos_sin, pages, metadata)
+        rows, residual = self.post_attention_layernorm.add_for(hidden, residual, self.mlp.reader)
+        return self.mlp(rows), residual
 
     def slots(self, prefix: str) -> Slots:
         """See `CausalLM.slots`."""

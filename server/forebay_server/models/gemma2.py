@@ -34,11 +34,11 @@ class GemmaLayer(DecoderLayer):
         metadata: BatchMetadata,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """See `DecoderLayer.forward`."""
-        hidden, residual = self.input_layernorm.add(hidden, residual)
-        hidden = self.self_attn(hidden, positions, rotary_cos_sin, pages, metadata)
+        rows, residual = self.input_layernorm.add_for(hidden, residual, self.self_attn.reader)
+        hidden = self.self_attn(rows, positions, rotary_cos_sin, pages, metadata)
         hidden = self.post_attention_layernorm(hidden)
-        hidden, residual = self.pre_feedforward_layernorm.add(hidden, residual)
-        return self.post_feedforward_layernorm(self.mlp(hidden)), residual
+        rows, residual = self.pre_feedforward_layernorm.add_for(hidden, residual, self.mlp.reader)
+        return self.post_feedforward_layernorm(self.mlp(rows)), residual
 
     def slots(self, prefix: str) -> Slots:
         """See `CausalLM.slots`."""
