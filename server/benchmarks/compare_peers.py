@@ -5,19 +5,21 @@ PYTHONPATH=server python -m benchmarks.compare_peers
 PYTHONPATH=server python -m benchmarks.compare_peers --prompt-tokens 512 --output-tokens 128 --streams 8 --seed 7
 PYTHONPATH=server python -m benchmarks.compare_peers --engines "forebay int8,llama.cpp Q8_0" --repetitions 3
 PYTHONPATH=server python -m benchmarks.compare_peers --shape 1b --repetitions 2    # random weights; --setup first, too
+PYTHONPATH=server python -m benchmarks.compare_peers --prompts mine.jsonl --prompt-tokens 2000 --quality
 
 --setup with --engines sets up what those need. Setting up goes on where it was interrupted.
 
 Every engine runs in a process of its own with the same number of threads. They take turns, repetition by repetition, so
 that a machine that slows down slows all of them; while one computes the others sleep. A peer that is not set up is
-shown as not here, never as beaten. Exit status: 0 measured, 1 a target was missed, 2 bad command line.
+shown as not here, never as beaten. Nobody sees a prompt twice: before each text of --prompts stands a random token.
+--quality adds what int8 costs against bfloat16, by `forebay eval`. Exit status: 0 measured, 1 a target was missed,
+2 bad command line.
 """
 
 import argparse
 import json
 import os
 import platform
-import random
 import subprocess
 import sys
 import time
@@ -28,10 +30,13 @@ from importlib.metadata import PackageNotFoundError, files
 from pathlib import Path
 from typing import Any
 
-from benchmarks.peers import table
+from benchmarks.peers import quality, table
 from benchmarks.peers.installation import SERVER_FOLDER, Model, PeerFolder, default_folder, set_up
+from benchmarks.peers.prompts import Prompts, read_texts
 from benchmarks.peers.shapes import SHAPES
 from benchmarks.peers.worker import Setup
+
+from forebay_server.errors import ForebayError
 
 PAUSE_SECONDS = 0.3
 """Between two engines: threads that spin after their work have gone to sleep by then."""
@@ -146,11 +151,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         environments = {ENTRANTS[name].environment for name in names}
         failures = set_up(folder, model, environments, lambda line: print(line, file=sys.stderr, flush=True))
         return 1 if failures else 0
+    try:
+        prompts = _prompts(model, options)
+    except ForebayError as error:
+        print(f"compare_peers: {error}", file=sys.stderr)
+        return 2
     load_before = os.getloadavg()[0]
-    workers, missing = _start(names, folder, model, options)
+    workers, missing = _start(names, folder, model, prompts.longest, options)
     timings: dict[str, table.Timings] = {}
     try:
-        _measure(workers, timings, missing, options)
+        _measure(workers, timings, missing, prompts, options)
     except KeyboardInterrupt:
         print("interrupted: what follows has fewer repetitions", file=sys.stderr)
     finally:
@@ -164,8 +174,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             missing[name] = f"nothing can be said: {error}"
     details = {name: f"{workers[name].ready['details']}; {workers[name].ready['version']}" for name in measured}
     found = table.verdicts(measured)
+    quality_found = quality.evaluate(folder.model(model, "bf16"), options.prompts) if options.quality else None
     result = {
         "model": model.name,
+        "prompts": options.prompts or "random",
         "machine": {"processor": _processor(), "threads": options.threads, "load_average_before": load_before},
         "prompt_tokens": options.prompt_tokens,
         "output_tokens": options.output_tokens,
@@ -178,19 +190,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
         },
         "not_here": missing,
         "targets": [asdict(verdict) for verdict in found],
+        "quality": quality_found,
     }
     if options.output == "json":
         print(json.dumps(result, indent=2))
     else:
         print(
-            f"{model.name}: {options.prompt_tokens} prompt and {options.output_tokens} output tokens, "
+            f"{model.name}: {_described(options)} and {options.output_tokens} output tokens, "
             f"{options.streams} streams, median of {options.repetitions}, {options.threads} threads, "
             f"{_processor()}, load before {load_before:.1f}\n"
         )
         print(table.render(measured, details, missing, found))
+        if quality_found is not None:
+            print(f"\n{quality.render(quality_found)}")
     if options.json:
         Path(options.json).write_text(json.dumps(result, indent=2) + "\n")
-    return 1 if any(verdict.met is False for verdict in found) else 0
+    is_poor = quality_found is not None and not quality_found.get("passed", False)
+    return 1 if is_poor or any(verdict.met is False for verdict in found) else 0
 
 
 def default_model() -> Path:
@@ -202,7 +218,7 @@ def default_model() -> Path:
 
 
 def _start(
-    names: Sequence[str], folder: PeerFolder, model: Model, options: argparse.Namespace
+    names: Sequence[str], folder: PeerFolder, model: Model, longest_prompt: int, options: argparse.Namespace
 ) -> tuple[dict[str, Worker], dict[str, str]]:
     """Start the engines one after another; those that cannot be are named with the reason."""
     workers: dict[str, Worker] = {}
@@ -220,7 +236,7 @@ def _start(
             model=str(weights),
             threads=options.threads,
             max_streams=options.streams,
-            max_tokens=options.prompt_tokens + options.output_tokens,
+            max_tokens=longest_prompt + options.output_tokens,
             options=entrant.options,
         )
         command = [str(python), "-m", f"benchmarks.peers.{entrant.module}"]
@@ -237,14 +253,17 @@ def _start(
 
 
 def _measure(
-    workers: dict[str, Worker], timings: dict[str, table.Timings], missing: dict[str, str], options: argparse.Namespace
+    workers: dict[str, Worker],
+    timings: dict[str, table.Timings],
+    missing: dict[str, str],
+    prompts: Prompts,
+    options: argparse.Namespace,
 ) -> None:
     """Fill `timings` in rounds over all engines; the first warms up. A failing engine moves to `missing`."""
     timings |= {name: table.Timings([], [], []) for name in workers}
-    generator = random.Random(options.seed)
     for repetition in range(options.repetitions + 1):
-        first, whole = _prompts(generator, 1, options), _prompts(generator, 1, options)
-        streams = _prompts(generator, options.streams, options)
+        first, whole = prompts.pair()
+        streams = prompts.take(options.streams)
         for name in list(timings):
             time.sleep(PAUSE_SECONDS)
             try:
@@ -274,8 +293,15 @@ def _columns(timings: table.Timings) -> tuple[list[float], list[float], list[flo
     return timings.first_token, timings.whole, timings.streams
 
 
-def _prompts(generator: random.Random, number: int, options: argparse.Namespace) -> list[list[int]]:
-    return [[generator.randrange(options.vocab_size) for _ in range(options.prompt_tokens)] for _ in range(number)]
+def _prompts(model: Model, options: argparse.Namespace) -> Prompts:
+    texts = None if options.prompts is None else read_texts(options.prompts, model.gguf, options.prompt_tokens)
+    return Prompts(options.seed, options.prompt_tokens, options.vocab_size, texts)
+
+
+def _described(options: argparse.Namespace) -> str:
+    if options.prompts is None:
+        return f"{options.prompt_tokens} random prompt"
+    return f"prompts of {Path(options.prompts).name} up to {options.prompt_tokens}"
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -294,7 +320,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--folder", type=Path, default=default_folder(), help="where they are (default: %(default)s)")
     parser.add_argument("--engines", help=f"comma-separated (default: all): {', '.join(ENTRANTS)}")
     for flag, default, text in (
-        ("--prompt-tokens", 256, "random tokens in a prompt"),
+        ("--prompt-tokens", 256, "random tokens in a prompt; texts of --prompts that are longer are cut there"),
         ("--output-tokens", 64, "tokens to generate, past any end of sequence; 2 or more"),
         ("--streams", 16, "requests at once in the measure of throughput"),
         ("--repetitions", 5, "the median counts"),
@@ -303,12 +329,16 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         ("--seed", 0, "of the prompts"),
     ):
         parser.add_argument(flag, type=int, default=default, help=f"{text} (default: %(default)s)")
+    parser.add_argument("--prompts", metavar="FILE", help="texts instead of random tokens, as forebay eval takes them")
+    parser.add_argument("--quality", action="store_true", help="what int8 costs against bfloat16, on the same texts")
     parser.add_argument("-o", "--output", choices=["text", "json"], default="text", help="what goes to stdout")
     parser.add_argument("--json", metavar="FILE", help="write the whole result there as well")
     options = parser.parse_args(arguments)
     for name, lowest in (("prompt_tokens", 1), ("output_tokens", 2), ("streams", 1), ("repetitions", 1)):
         if getattr(options, name) < lowest:
             parser.error(f"--{name.replace('_', '-')} must be at least {lowest}")
+    if options.shape is not None and (options.quality or options.prompts):
+        parser.error("--shape has random weights: texts and quality mean nothing there")
     return options
 
 
