@@ -25,6 +25,8 @@ from forebay_kernels.production import production_launches
 from forebay_kernels.targets import TARGETS, Target, target_named
 
 if TYPE_CHECKING:
+    from triton.tools.tensor_descriptor import TensorDescriptor
+
     from forebay_kernels.gpu.launch import Launch
 
 _EXAMPLES = """examples:
@@ -78,8 +80,8 @@ class RefusedError(Exception):
     """The compiler cannot make a kernel for a target; says why in one line."""
 
 
-def compile_launch(launch: "Launch", target: Target) -> tuple[bytes, Resources]:
-    """Compile one launch for one target; needs no GPU. Returns the machine code and what it uses.
+def compile_launch(launch: "Launch", target: Target) -> Any:
+    """Compile one launch for one target; needs no GPU. Returns Triton's compiled kernel.
 
     Raises:
         RuntimeError: Triton runs as an interpreter in this process (TRITON_INTERPRET), which cannot compile.
@@ -98,9 +100,9 @@ def compile_launch(launch: "Launch", target: Target) -> tuple[bytes, Resources]:
     attributes: dict[tuple[int, ...], list[list[Any]]] = {}
     for index, parameter in enumerate(launch.kernel.params):
         value = launch.arguments[parameter.name]
-        # Triton's own rule at a launch: a 1 becomes a constant, and a multiple of 16 is told to the compiler, as is
+        # Triton's own rule at a launch: None and 1 become constants; a multiple of 16 is told to the compiler, as is
         # the 16-byte alignment that torch gives every tensor it allocates.
-        if parameter.is_constexpr or (isinstance(value, int) and value == 1):
+        if parameter.is_constexpr or value is None or (isinstance(value, int) and value == 1):
             signature[parameter.name] = "constexpr"
             constants[parameter.name] = value
             continue
@@ -110,10 +112,9 @@ def compile_launch(launch: "Launch", target: Target) -> tuple[bytes, Resources]:
     source = ASTSource(fn=launch.kernel, signature=signature, constexprs=constants, attrs=attributes)
     gpu = GPUTarget(target.backend, target.arch, target.warp_size)
     try:
-        compiled = triton.compile(source, target=gpu, options=launch.options)
+        return triton.compile(source, target=gpu, options=launch.options)
     except (CompilationError, PTXASError, RuntimeError) as error:
         raise RefusedError(_one_line(error)) from error
-    return compiled.kernel, resources_of(compiled)
 
 
 def compile_row(kernel: str, configuration: str, launch: "Launch", target_name: str) -> Row:
@@ -125,7 +126,8 @@ def compile_row(kernel: str, configuration: str, launch: "Launch", target_name: 
     target = target_named(target_name)
     binary, resources, error = b"", Resources(0, 0, 0), None
     try:
-        binary, resources = compile_launch(launch, target)
+        compiled = compile_launch(launch, target)
+        binary, resources = compiled.kernel, resources_of(compiled)
     except RefusedError as caught:
         error = str(caught)
     return Row(
@@ -174,8 +176,12 @@ def _compile_job(job: Job) -> Row:
     return compile_row(kernel, configuration, launch, target_name)
 
 
-def _type_of(value: torch.Tensor | int | float) -> str:
+def _type_of(value: "torch.Tensor | TensorDescriptor | int | float") -> str:
     """Triton's name of an argument's type."""
+    from triton.tools.tensor_descriptor import TensorDescriptor
+
+    if isinstance(value, TensorDescriptor):
+        return f"tensordesc<{_type_of(value.base).removeprefix('*')}{list(value.block_shape)}>"
     if isinstance(value, torch.Tensor):
         names = {
             torch.float32: "fp32",

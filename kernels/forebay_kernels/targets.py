@@ -36,6 +36,11 @@ class Target:
         return isinstance(self.arch, int) and self.arch >= 89
 
     @property
+    def copies_tiles(self) -> bool:
+        """Whether it copies a described tile to shared memory by itself (TMA): NVIDIA's from Hopper on."""
+        return isinstance(self.arch, int) and self.arch >= 90
+
+    @property
     def multiplies_from_registers(self) -> bool:
         """Whether matrix units take both operands from registers, which then have less room: NVIDIA's before Hopper.
 

@@ -87,6 +87,22 @@ for target, hidden_size in (("sm_80", 16384), ("gfx942", 32768)):
 
 
 @pytest.mark.timeout(600)
+def test_hopper_copies_tiles_of_a_prompt_by_itself() -> None:
+    program = """
+from forebay_kernels.compile_ahead import compile_launch
+from forebay_kernels.production import production_launches
+from forebay_kernels.targets import TARGETS
+for name in ("sm_80", "sm_90"):
+    launches = {(kernel, what): launch for kernel, what, launch in production_launches(TARGETS[name])}
+    launch = launches["prefill_attention", "heads 32+8 of 128, plain"]
+    print("cp.async.bulk.tensor" in compile_launch(launch, TARGETS[name]).asm["ptx"])
+"""
+    done = _run("-c", program)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["False", "True"]
+
+
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("target", ["sm_75", "sm_86", "sm_120", "gfx90a", "gfx1100"])
 def test_gpus_beyond_the_list_are_compiled_for(target: str) -> None:
     done = _run(
@@ -186,6 +202,7 @@ def test_what_gpus_can_multiply() -> None:
         return {name for name in (*TARGETS, "sm_75", "sm_86", "sm_120", "gfx90a") if trait(target_named(name))}
 
     assert names(lambda target: not target.has_bfloat16) == {"sm_75"}
+    assert names(lambda target: target.copies_tiles) == {"sm_90", "sm_100", "sm_120"}
     assert names(lambda target: target.multiplies_fp8) == {"sm_89", "sm_90", "sm_100", "sm_120"}
     assert names(lambda target: target.multiplies_from_registers) == {"sm_75", "sm_80", "sm_86", "sm_89", "sm_120"}
 

@@ -5,8 +5,9 @@ import torch
 
 from forebay_kernels import prefill_attention, reference
 from forebay_kernels.gpu import prefill_attention as gpu
+from forebay_kernels.gpu.launch import recorded
 from forebay_kernels.gpu.prefill_attention import prefill_attention_launch
-from forebay_kernels.targets import TARGETS
+from forebay_kernels.targets import TARGETS, target_named, target_of
 from tests.test_kernels.comparison import DEVICE, DTYPES, random_tensor
 from tests.test_kernels.paged import paged_cache
 
@@ -101,15 +102,41 @@ def test_capped_scores(cap: float) -> None:
     _assert_equal(_arguments([20, 2], [30, 0]) | {"soft_cap": cap, "scale": 0.5, "sliding_window": 9})
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", [*TARGETS, "sm_75"])
 def test_the_tiles_of_every_target(target: str) -> None:
     def run(query: torch.Tensor, **arguments: Any) -> torch.Tensor:
         output = torch.empty(query.shape, device=DEVICE, dtype=query.dtype)
         options = {"sliding_window": 0, "soft_cap": 0.0, "key_scales": None, "value_scales": None}
-        prefill_attention_launch(output, query, **(options | arguments), target=TARGETS[target]).run()
+        prefill_attention_launch(output, query, **(options | arguments), target=target_named(target)).run()
         return output
 
     _assert_equal(_arguments([140, 3], [40, 70], heads=(1, 1), head_dim=128, dtype=torch.float16), run)
+
+
+@pytest.mark.parametrize(("head_dim", "options"), [(80, {}), (6, {"sliding_window": 66, "soft_cap": 3.0})])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_tiles_that_the_hardware_copies(dtype: torch.dtype, head_dim: int, options: dict[str, Any]) -> None:
+    # The longer sequence has tiles before its last rows'. Nothing but its own keys and values may be read.
+    arguments = _arguments([3, 150], [20, 70], heads=(4, 2), head_dim=head_dim, dtype=dtype) | options
+    for name in ("key", "value"):
+        num_tokens, num_kv_heads, _ = arguments[name].shape
+        wide = torch.full((num_tokens, num_kv_heads + 3, 88), torch.nan, dtype=dtype, device=DEVICE)
+        wide[:, 1:-2, :head_dim] = arguments[name]
+        arguments[name] = wide[:, 1:-2, :head_dim]
+    with recorded() as launches:
+        _assert_equal(arguments)
+    assert launches[0].arguments["USES_TMA"] == target_of(arguments["query"].device).copies_tiles
+
+
+def test_what_is_not_aligned_is_read_by_pointers() -> None:
+    arguments = _arguments([20], [0], head_dim=16, dtype=torch.float16)
+    for name, wide in (("key", (20, 2, 32)), ("value", (20, 1, 20))):
+        tensor = random_tensor(*wide, dtype=torch.float16, seed=4)
+        # Starts, or has rows, at 8 bytes beyond a multiple of 16.
+        unaligned = tensor[:, 1:, 4:20] if name == "key" else tensor[:, :, :16]
+        with recorded() as launches:
+            _assert_equal(arguments | {name: unaligned})
+        assert not launches[0].arguments["USES_TMA"]
 
 
 def test_a_token_sees_itself_and_nothing_that_comes_after() -> None:

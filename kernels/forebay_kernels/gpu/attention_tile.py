@@ -17,10 +17,48 @@ What such a tile adds is multiplied with exp2(-1e30 - score) = 0 as soon as a vi
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def slots_of(block_table_ptr, offs_n, mask, BLOCK_SIZE: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Return where the tokens offs_n of one sequence lie in the cache, [BLOCK_N], int64."""
-    blocks = tl.load(block_table_ptr + offs_n // BLOCK_SIZE, mask=mask, other=0).to(tl.int64)
-    return blocks * BLOCK_SIZE + offs_n % BLOCK_SIZE
+def cached_tile(  # type: ignore[no-untyped-def]
+    key_cache_ptr,
+    value_cache_ptr,
+    key_scales_ptr,
+    value_scales_ptr,
+    block_table_ptr,
+    offs_n,
+    is_token,
+    offs_d,
+    in_head,
+    kv_head,
+    num_kv_heads,
+    head_dim,
+    FORMAT: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+):
+    """Read the tokens offs_n of one sequence's cache, those that is_token says are there.
+
+    Returns:
+        key: [BLOCK_D, BLOCK_N], as stored.
+        value: [BLOCK_N, BLOCK_D], as stored.
+        key_scale: [BLOCK_N], float32; something else where FORMAT is PLAIN.
+        value_scale: as key_scale.
+    """
+    blocks = tl.load(block_table_ptr + offs_n // BLOCK_SIZE, mask=is_token, other=0).to(tl.int64)
+    rows = (blocks * BLOCK_SIZE + offs_n % BLOCK_SIZE) * num_kv_heads + kv_head
+    key = tl.load(
+        key_cache_ptr + rows[None, :] * head_dim + offs_d[:, None],
+        mask=is_token[None, :] & in_head[:, None],
+        other=0,
+    )
+    value = tl.load(
+        value_cache_ptr + rows[:, None] * head_dim + offs_d[None, :],
+        mask=is_token[:, None] & in_head[None, :],
+        other=0,
+    )
+    key_scale = rows
+    value_scale = rows
+    if FORMAT != PLAIN:
+        key_scale = tl.load(key_scales_ptr + rows, mask=is_token, other=0.0)
+        value_scale = tl.load(value_scales_ptr + rows, mask=is_token, other=0.0)
+    return key, value, key_scale, value_scale
 
 
 @triton.jit  # type: ignore[untyped-decorator]

@@ -9,9 +9,9 @@ import triton
 import triton.language as tl
 
 from forebay_kernels.gpu.attention_mass import mass_launch
-from forebay_kernels.gpu.attention_tile import LOG2_E, slots_of, update
+from forebay_kernels.gpu.attention_tile import LOG2_E, cached_tile, update
 from forebay_kernels.gpu.decode_splits import MAX_SPLITS, num_splits_of, split_tokens
-from forebay_kernels.gpu.eight_bits import PLAIN, as_bytes, format_of
+from forebay_kernels.gpu.eight_bits import as_bytes, format_of
 from forebay_kernels.gpu.launch import Launch, block_of, dot_type
 from forebay_kernels.targets import Target, target_of
 
@@ -89,22 +89,10 @@ def _split_kernel(  # type: ignore[no-untyped-def]
     for start in range(split_start, split_end, BLOCK_N):
         offs_n = start + offs_tile
         in_split = offs_n < split_end
-        slot_heads = slots_of(table_ptr, offs_n, in_split, BLOCK_SIZE) * num_kv_heads + kv_head
-        key = tl.load(
-            key_cache_ptr + slot_heads[None, :] * head_dim + offs_d[:, None],
-            mask=in_split[None, :] & in_head[:, None],
-            other=0,
-        )
-        value = tl.load(
-            value_cache_ptr + slot_heads[:, None] * head_dim + offs_d[None, :],
-            mask=in_split[:, None] & in_head[None, :],
-            other=0,
-        )
-        key_scale = m_i
-        value_scale = m_i
-        if FORMAT != PLAIN:
-            key_scale = tl.load(key_scales_ptr + slot_heads, mask=in_split, other=0.0)
-            value_scale = tl.load(value_scales_ptr + slot_heads, mask=in_split, other=0.0)
+        key, value, key_scale, value_scale = cached_tile(
+            key_cache_ptr, value_cache_ptr, key_scales_ptr, value_scales_ptr, table_ptr, offs_n, in_split, offs_d,
+            in_head, kv_head, num_kv_heads, head_dim, FORMAT, BLOCK_SIZE,
+        )  # fmt: skip
         acc, m_i, l_i, weights = update(
             acc, m_i, l_i, query, key, value, key_scale, value_scale, in_split[None, :], scale, soft_cap,
             FORMAT, DTYPE, DOT, HAS_SOFT_CAP, True,

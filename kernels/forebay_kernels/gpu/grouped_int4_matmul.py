@@ -45,13 +45,13 @@ def _grouped_int4_matmul_kernel(  # type: ignore[no-untyped-def]
     rows = pairs // pairs_of_row
     offs_n = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
     is_channel = offs_n < out_features
-    channels = expert.to(tl.int64) * out_features + offs_n
+    first_channel = expert.to(tl.int64) * out_features
     products = int4_products(
-        x_ptr + rows[:, None] * stride_x_row,
-        packed_ptr + channels[None, :] * (in_features // 2) + tl.arange(0, HALF)[:, None],
-        scales_ptr + channels * num_groups, zeros_ptr + channels * num_groups, order_ptr, is_pair, is_channel, 0,
-        in_features // (2 * HALF), chunks_of_group, x_ptr.dtype.element_ty, DOT, HAS_ZEROS, False, BLOCK_M, BLOCK_N,
-        HALF,
+        x_ptr, rows[:, None] * stride_x_row,
+        packed_ptr + (first_channel + offs_n)[None, :] * (in_features // 2) + tl.arange(0, HALF)[:, None],
+        scales_ptr + first_channel * num_groups, zeros_ptr + first_channel * num_groups, offs_n * num_groups, order_ptr,
+        is_pair, is_channel, 0, in_features // (2 * HALF), chunks_of_group, x_ptr.dtype.element_ty, DOT, HAS_ZEROS,
+        False, BLOCK_M, BLOCK_N, HALF,
     )  # fmt: skip
     tl.store(
         output_ptr + pairs[:, None] * out_features + offs_n[None, :],

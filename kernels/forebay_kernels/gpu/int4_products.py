@@ -6,10 +6,12 @@ import triton.language as tl
 
 @triton.jit  # type: ignore[untyped-decorator]
 def int4_products(  # type: ignore[no-untyped-def]
-    x_tile_ptr,
+    x_ptr,
+    x_offs,
     packed_tile_ptr,
-    scale_ptr,
-    zero_ptr,
+    scales_ptr,
+    zeros_ptr,
+    channel_groups,
     permutation_ptr,
     is_row,
     is_channel,
@@ -27,10 +29,12 @@ def int4_products(  # type: ignore[no-untyped-def]
     """Return the products of BLOCK_M rows and BLOCK_N channels over some chunks, [BLOCK_M, BLOCK_N], float32.
 
     Args:
-        x_tile_ptr: [BLOCK_M, 1]: where the rows start.
+        x_ptr: where the rows are counted from. One address and small offsets take fewer registers than many addresses.
+        x_offs: [BLOCK_M, 1]: where each row starts.
         packed_tile_ptr: [HALF, BLOCK_N]: where the channels' first chunk lies.
-        scale_ptr: [BLOCK_N]: where the scale of each channel's first group lies.
-        zero_ptr: [BLOCK_N]: likewise, its zero; unused unless HAS_ZEROS.
+        scales_ptr: of the weight.
+        zeros_ptr: of the weight; unused unless HAS_ZEROS.
+        channel_groups: [BLOCK_N]: the first group of each channel.
         permutation_ptr: [in_features], int32: which element of x meets each number; unused unless HAS_PERMUTATION.
         is_row: [BLOCK_M]: which rows there are.
         is_channel: [BLOCK_N]: which channels there are.
@@ -49,9 +53,11 @@ def int4_products(  # type: ignore[no-untyped-def]
     acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
     for chunk in range(first_chunk, last_chunk):
         packed = tl.load(packed_tile_ptr + chunk * HALF, mask=is_channel[None, :], other=0)
-        group = chunk // chunks_of_group
-        scale = tl.load(scale_ptr + group, mask=is_channel, other=0.0).to(tl.float32)
-        zero = tl.load(zero_ptr + group, mask=is_channel, other=0).to(tl.float32)[None, :] if HAS_ZEROS else 8.0
+        group_offs = channel_groups + chunk // chunks_of_group
+        scale = tl.load(scales_ptr + group_offs, mask=is_channel, other=0.0).to(tl.float32)
+        zero = 8.0
+        if HAS_ZEROS:
+            zero = tl.load(zeros_ptr + group_offs, mask=is_channel, other=0).to(tl.float32)[None, :]
         low = ((packed & 15).to(tl.float32) - zero).to(DTYPE).to(DOT)
         high = ((packed >> 4).to(tl.float32) - zero).to(DTYPE).to(DOT)
         offs_low = chunk * 2 * HALF + offs_half
@@ -59,8 +65,8 @@ def int4_products(  # type: ignore[no-untyped-def]
         if HAS_PERMUTATION:
             offs_low = tl.load(permutation_ptr + offs_low)
             offs_high = tl.load(permutation_ptr + offs_high)
-        x_low = tl.load(x_tile_ptr + offs_low[None, :], mask=is_row[:, None], other=0.0).to(DOT)
-        x_high = tl.load(x_tile_ptr + offs_high[None, :], mask=is_row[:, None], other=0.0).to(DOT)
+        x_low = tl.load(x_ptr + x_offs + offs_low[None, :], mask=is_row[:, None], other=0.0).to(DOT)
+        x_high = tl.load(x_ptr + x_offs + offs_high[None, :], mask=is_row[:, None], other=0.0).to(DOT)
         sums = tl.dot(x_low, low, input_precision="ieee")
         sums = tl.dot(x_high, high, sums, input_precision="ieee")
         acc += sums * scale[None, :]

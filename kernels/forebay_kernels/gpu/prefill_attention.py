@@ -2,17 +2,38 @@
 
 Bound by matrix products: 4 · num_heads · head_dim operations for each query and each key that it sees. Memory is
 proportional to the tokens. One program computes BLOCK_M tokens of one head; it reads the cached prefix first, then the
-chunk's tiles before its own without a mask, then its own with the causal one.
+chunk's tiles before its own without a mask, then its own with the causal one. From Hopper on the hardware copies those
+tiles without a mask by descriptors (TMA), where keys and values are aligned for it.
 """
 
 import torch
 import triton
 import triton.language as tl
+from triton.tools.tensor_descriptor import TensorDescriptor
 
-from forebay_kernels.gpu.attention_tile import LOG2_E, slots_of, update
+from forebay_kernels.gpu.attention_tile import LOG2_E, cached_tile, update
 from forebay_kernels.gpu.eight_bits import PLAIN, as_bytes, format_of
 from forebay_kernels.gpu.launch import Launch, block_of, dot_type
 from forebay_kernels.targets import Target, target_of
+
+
+@triton.jit
+def _chunk_tile(  # type: ignore[no-untyped-def]
+    key_ptr,
+    value_ptr,
+    start,
+    stride_key_token,
+    stride_value_token,
+    key_offs,
+    value_offs,
+    key_mask,
+    value_mask,
+):
+    """Read the chunk's keys, [BLOCK_D, BLOCK_N], and values, [BLOCK_N, BLOCK_D], from token start on."""
+    start = tl.cast(start, tl.int64)
+    key = tl.load(key_ptr + start * stride_key_token + key_offs, mask=key_mask, other=0.0)
+    value = tl.load(value_ptr + start * stride_value_token + value_offs, mask=value_mask, other=0.0)
+    return key, value
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -21,6 +42,8 @@ def _prefill_attention_kernel(  # type: ignore[no-untyped-def]
     query_ptr,  # [num_tokens, num_heads, head_dim]
     key_ptr,  # [num_tokens, num_kv_heads, head_dim]
     value_ptr,  # [num_tokens, num_kv_heads, head_dim]
+    key_descriptor,  # of key, in tiles of [BLOCK_N, 1, BLOCK_D]; unused unless USES_TMA
+    value_descriptor,  # likewise, of value
     key_cache_ptr,  # [num_blocks, BLOCK_SIZE, num_kv_heads, head_dim], contiguous
     value_cache_ptr,  # as key_cache
     key_scales_ptr,  # [num_blocks, BLOCK_SIZE, num_kv_heads], float32; unused where FORMAT is PLAIN
@@ -43,6 +66,7 @@ def _prefill_attention_kernel(  # type: ignore[no-untyped-def]
     sliding_window,
     FORMAT: tl.constexpr,
     DOT: tl.constexpr,
+    USES_TMA: tl.constexpr,
     HAS_WINDOW: tl.constexpr,
     HAS_SOFT_CAP: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
@@ -86,22 +110,10 @@ def _prefill_attention_kernel(  # type: ignore[no-untyped-def]
     for start in range(first_key, context_len, BLOCK_PREFIX):
         offs_n = start + tl.arange(0, BLOCK_PREFIX)
         in_context = offs_n < context_len
-        slot_heads = slots_of(table_ptr, offs_n, in_context, BLOCK_SIZE) * num_kv_heads + kv_head
-        key = tl.load(
-            key_cache_ptr + slot_heads[None, :] * head_dim + offs_d[:, None],
-            mask=in_context[None, :] & in_head[:, None],
-            other=0,
-        )
-        value = tl.load(
-            value_cache_ptr + slot_heads[:, None] * head_dim + offs_d[None, :],
-            mask=in_context[:, None] & in_head[None, :],
-            other=0,
-        )
-        key_scale = m_i
-        value_scale = m_i
-        if FORMAT != PLAIN:
-            key_scale = tl.load(key_scales_ptr + slot_heads, mask=in_context, other=0.0)
-            value_scale = tl.load(value_scales_ptr + slot_heads, mask=in_context, other=0.0)
+        key, value, key_scale, value_scale = cached_tile(
+            key_cache_ptr, value_cache_ptr, key_scales_ptr, value_scales_ptr, table_ptr, offs_n, in_context, offs_d,
+            in_head, kv_head, num_kv_heads, head_dim, FORMAT, BLOCK_SIZE,
+        )  # fmt: skip
         is_visible = in_context[None, :]
         if HAS_WINDOW:
             is_visible = is_visible & (context_len + offs_m[:, None] - offs_n[None, :] < sliding_window)
@@ -110,7 +122,7 @@ def _prefill_attention_kernel(  # type: ignore[no-untyped-def]
             FORMAT, DTYPE, DOT, HAS_SOFT_CAP, True,
         )  # fmt: skip
 
-    # The chunk before this program's rows: all visible, unless the window ends there.
+    # The chunk before this program's rows: all are this sequence's, and all visible unless the window ends there.
     key_base = key_ptr + first_token * stride_key_token + kv_head * stride_key_head
     value_base = value_ptr + first_token * stride_value_token + kv_head * stride_value_head
     # 32 bits within a tile, and 64 to its start: pointers of 64 bits for a whole tile would fill the registers.
@@ -121,36 +133,29 @@ def _prefill_attention_kernel(  # type: ignore[no-untyped-def]
         first_key = tl.maximum(first_row - sliding_window + 1, 0) // BLOCK_N * BLOCK_N
     for start in range(first_key, first_row, BLOCK_N):
         offs_n = start + offs_tile
-        key = tl.load(
-            key_base + tl.cast(start, tl.int64) * stride_key_token + key_offs,
-            mask=in_head[:, None],
-            other=0.0,
-        )
-        value = tl.load(
-            value_base + tl.cast(start, tl.int64) * stride_value_token + value_offs,
-            mask=in_head[None, :],
-            other=0.0,
-        )
+        if USES_TMA:
+            tile = [first_token.to(tl.int32) + start, kv_head, 0]
+            key = key_descriptor.load(tile).reshape(BLOCK_N, BLOCK_D).T
+            value = value_descriptor.load(tile).reshape(BLOCK_N, BLOCK_D)
+        else:
+            key, value = _chunk_tile(
+                key_base, value_base, start, stride_key_token, stride_value_token, key_offs, value_offs,
+                in_head[:, None], in_head[None, :],
+            )  # fmt: skip
         is_visible = offs_m[:, None] - offs_n[None, :] < sliding_window
         acc, m_i, l_i, _ = update(
             acc, m_i, l_i, query, key, value, m_i, m_i, is_visible, scale, soft_cap,
             PLAIN, DTYPE, DOT, HAS_SOFT_CAP, HAS_WINDOW,
         )  # fmt: skip
 
-    # The program's own rows.
+    # The program's own rows. A descriptor would read into the next sequence here, and 0 · infinity is no 0.
     for start in range(first_row, tl.minimum(first_row + BLOCK_M, num_new), BLOCK_N):
         offs_n = start + offs_tile
         in_chunk = offs_n < num_new
-        key = tl.load(
-            key_base + tl.cast(start, tl.int64) * stride_key_token + key_offs,
-            mask=in_chunk[None, :] & in_head[:, None],
-            other=0.0,
-        )
-        value = tl.load(
-            value_base + tl.cast(start, tl.int64) * stride_value_token + value_offs,
-            mask=in_chunk[:, None] & in_head[None, :],
-            other=0.0,
-        )
+        key, value = _chunk_tile(
+            key_base, value_base, start, stride_key_token, stride_value_token, key_offs, value_offs,
+            in_chunk[None, :] & in_head[:, None], in_chunk[:, None] & in_head[None, :],
+        )  # fmt: skip
         distance = offs_m[:, None] - offs_n[None, :]
         is_visible = distance >= 0
         if HAS_WINDOW:
@@ -211,8 +216,9 @@ def prefill_attention_launch(
     """Return the launch of `prefill_attention` that writes to output, contiguous. Pure."""
     num_heads, head_dim = query.shape[1:]
     block_d = max(block_of(head_dim), 16)
+    uses_tma = target.copies_tiles and _can_be_described(key) and _can_be_described(value)
     block_m, block_n, block_prefix, num_warps, num_stages = _tiles(
-        block_d * query.element_size(), target, is_quantized=key_scales is not None
+        block_d * query.element_size(), target, is_quantized=key_scales is not None, uses_tma=uses_tma
     )
     return Launch(
         kernel=_prefill_attention_kernel,
@@ -222,6 +228,8 @@ def prefill_attention_launch(
             "query_ptr": query,
             "key_ptr": key,
             "value_ptr": value,
+            "key_descriptor": TensorDescriptor.from_tensor(key, [block_n, 1, block_d]) if uses_tma else None,
+            "value_descriptor": TensorDescriptor.from_tensor(value, [block_n, 1, block_d]) if uses_tma else None,
             "key_cache_ptr": as_bytes(key_cache),
             "value_cache_ptr": as_bytes(value_cache),
             # A tensor stands where none is needed: Triton's arguments have one type each.
@@ -245,6 +253,7 @@ def prefill_attention_launch(
             "sliding_window": sliding_window,
             "FORMAT": format_of(key_cache.dtype),
             "DOT": dot_type(query.dtype),
+            "USES_TMA": uses_tma,
             "HAS_WINDOW": sliding_window > 0,
             "HAS_SOFT_CAP": soft_cap > 0,
             "BLOCK_SIZE": key_cache.shape[1],
@@ -258,7 +267,16 @@ def prefill_attention_launch(
     )
 
 
-def _tiles(row_bytes: int, target: Target, *, is_quantized: bool) -> tuple[int, int, int, int, int]:
+def _can_be_described(tensor: torch.Tensor) -> bool:
+    """Say whether hardware can copy tiles of a tensor: it starts, and its rows start, at multiples of 16 bytes.
+
+    cuTensorMapEncodeTiled, CUDA driver API.
+    """
+    row_bytes = [stride * tensor.element_size() for stride in tensor.stride()[:-1]]
+    return tensor.numel() > 0 and all(number % 16 == 0 for number in (tensor.data_ptr(), *row_bytes))
+
+
+def _tiles(row_bytes: int, target: Target, *, is_quantized: bool, uses_tma: bool) -> tuple[int, int, int, int, int]:
     """Choose (BLOCK_M, BLOCK_N, BLOCK_PREFIX, num_warps, num_stages) for heads of row_bytes.
 
     The largest that the compile gate finds without spills. A tile of the prefix is narrower, because its pointers, 64
@@ -266,11 +284,14 @@ def _tiles(row_bytes: int, target: Target, *, is_quantized: bool) -> tuple[int, 
     """
     if target.backend == "hip":
         return 64, 32 if row_bytes <= 256 else 16, 16, 4, 1
+    if not target.has_bfloat16:
+        # Before Ampere Triton multiplies without matrix units, and all operands lie in registers.
+        return 16, 16, 16, 4, 1
     if row_bytes <= 128:
         return 128, 64, 32, 8, 2
     if row_bytes <= 256:
         if is_quantized and target.multiplies_from_registers:
             return 64, 32, 16, 4, 2
-        # Hopper's matrix products read keys from shared memory, elsewhere they pass through registers.
-        return (128, 64, 32, 8, 2) if target.arch == 90 else (128, 32, 16, 8, 2)
+        # Hopper's matrix products read keys from shared memory, elsewhere they pass through registers; so do pointers.
+        return (128, 64, 32, 8, 2) if target.arch == 90 and uses_tma else (128, 32, 16, 8, 2)
     return (64, 32, 16, 8, 2) if row_bytes <= 512 else (64, 16, 16, 8, 1)

@@ -9,6 +9,7 @@ import torch
 import triton
 import triton.language as tl
 
+from forebay_kernels.gpu.int4_products import int4_products
 from forebay_kernels.gpu.launch import Launch, dot_type
 from forebay_kernels.gpu.matmul_tiles import add_and_store, tiles_of
 from forebay_kernels.int4_weights import chunk_of
@@ -58,6 +59,7 @@ def _w4a16_matmul_kernel(  # type: ignore[no-untyped-def]
     is_token = offs_m < num_tokens
     is_channel = offs_n < out_features
     DTYPE: tl.constexpr = x_ptr.dtype.element_ty
+    # 64 bits to the tile, 32 within it.
     x_row_ptr = x_ptr + first_m.to(tl.int64) * stride_x_token
     x_offs = tl.arange(0, BLOCK_M)[:, None] * stride_x_token
     packed_tile_ptr = packed_ptr + offs_n.to(tl.int64)[None, :] * (in_features // 2) + offs_half[:, None]
@@ -70,29 +72,11 @@ def _w4a16_matmul_kernel(  # type: ignore[no-untyped-def]
         last_split = first_split + 1
     total = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
     for split in range(first_split, last_split):
-        acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
-        for chunk in range(split * chunks_of_split, tl.minimum((split + 1) * chunks_of_split, num_chunks)):
-            packed = tl.load(packed_tile_ptr + chunk * HALF, mask=is_channel[None, :], other=0)
-            group = chunk // chunks_of_group
-            group_offs = offs_n * num_groups + group
-            scale = tl.load(scales_ptr + group_offs, mask=is_channel, other=0.0).to(tl.float32)
-            if HAS_ZEROS:
-                zero = tl.load(zeros_ptr + group_offs, mask=is_channel, other=0).to(tl.float32)[None, :]
-            else:
-                zero = 8.0
-            low = ((packed & 15).to(tl.float32) - zero).to(DTYPE).to(DOT)
-            high = ((packed >> 4).to(tl.float32) - zero).to(DTYPE).to(DOT)
-            offs_low = chunk * 2 * HALF + offs_half
-            offs_high = offs_low + HALF
-            if HAS_PERMUTATION:
-                offs_low = tl.load(permutation_ptr + offs_low)
-                offs_high = tl.load(permutation_ptr + offs_high)
-            x_low = tl.load(x_row_ptr + x_offs + offs_low[None, :], mask=is_token[:, None], other=0.0).to(DOT)
-            x_high = tl.load(x_row_ptr + x_offs + offs_high[None, :], mask=is_token[:, None], other=0.0).to(DOT)
-            sums = tl.dot(x_low, low, input_precision="ieee")
-            sums = tl.dot(x_high, high, sums, input_precision="ieee")
-            acc += sums * scale[None, :]
-        total += acc
+        total += int4_products(
+            x_row_ptr, x_offs, packed_tile_ptr, scales_ptr, zeros_ptr, offs_n * num_groups, permutation_ptr, is_token,
+            is_channel, split * chunks_of_split, tl.minimum((split + 1) * chunks_of_split, num_chunks), chunks_of_group,
+            DTYPE, DOT, HAS_ZEROS, HAS_PERMUTATION, BLOCK_M, BLOCK_N, HALF,
+        )  # fmt: skip
     if IS_SPLIT:
         output_ptr += tl.program_id(2).to(tl.int64) * num_tokens * out_features
     add_and_store(

@@ -53,6 +53,13 @@ def attention_launches(shape: ModelShape, dtype: torch.dtype, target: Target) ->
             target=target,
         )  # fmt: skip
     plain_pages, _ = cache(shape, dtype)
+    if target.copies_tiles and shape.head_dim == 128:
+        # No slice of a projection, and not aligned for copies by descriptor.
+        unaligned = tensor(NUM_TOKENS, shape.num_kv_heads, shape.head_dim + 2, dtype=dtype)[..., : shape.head_dim]
+        yield "prefill_attention", f"{heads_name(shape)}, plain, unaligned", prefill_attention_launch(
+            output, query, unaligned, unaligned, plain_pages, plain_pages, block_table, bounds, lengths, NUM_TOKENS,
+            scale, 0, 0.0, None, None, target=target,
+        )  # fmt: skip
     mass = tensor(*block_table.shape, dtype=torch.float32)
     num_runs = block_table.shape[1] * runs_of_block(query, pages)
     run_log_sums = tensor(_NUM_SEQS, shape.num_heads, num_runs, dtype=torch.float32)
