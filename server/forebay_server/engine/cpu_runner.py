@@ -27,7 +27,6 @@ class CpuRunner:
     def __init__(self, step: LlamaStep) -> None:
         self._step = step
 
-    @torch.inference_mode()
     def run(self, step: SchedulerOutput) -> dict[str, SampledToken]:
         """See `Runner.run`."""
         requests = step.requests
@@ -42,9 +41,11 @@ class CpuRunner:
                 for token_id, logit in zip(ids.tolist(), logits.tolist(), strict=True)
             ]
         else:
-            tokens = sample(self._step.logits(batch), sampled)
+            with torch.inference_mode():
+                tokens = sample(self._step.logits(batch), sampled)
         return {request.request_id: token for request, token in zip(sampled, tokens, strict=True)}
 
+    @torch.inference_mode()
     def _run_with_hidden(
         self, requests: Sequence[ScheduledRequest], sampled: list[ScheduledRequest]
     ) -> dict[str, SampledToken]:
