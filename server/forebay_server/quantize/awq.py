@@ -25,7 +25,7 @@ class Awq:
     """See `Method`."""
 
     group_size: int
-    needs_prompts = True
+    prepares, corrects = True, False
     stored_as = "pack-quantized"
 
     def prepare(self, layer: DecoderLayer, statistics: Mapping[str, InputStatistics]) -> None:

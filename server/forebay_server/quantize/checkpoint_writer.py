@@ -1,6 +1,6 @@
 """Writes a compressed-tensors checkpoint: safetensors files, their index and config.json."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -52,13 +52,13 @@ class CheckpointWriter:
         self._waiting, self._waiting_bytes = {}, 0
 
 
-def quantization_config(group: Mapping[str, Any], stored_as: str) -> dict[str, Any]:
-    """What config.json says under `quantization_config`."""
+def quantization_config(group: Mapping[str, Any], stored_as: str, routers: Sequence[str]) -> dict[str, Any]:
+    """What config.json says under `quantization_config`; routers are linear layers that stay as they are."""
     return {
         "quant_method": "compressed-tensors",
         "format": stored_as,
         "quantization_status": "compressed",
         "config_groups": {"group_0": {"targets": ["Linear"], **group}},
-        "ignore": ["lm_head"],
+        "ignore": ["lm_head", *routers],
         "kv_cache_scheme": None,
     }

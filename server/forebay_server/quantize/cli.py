@@ -77,7 +77,7 @@ def _quantize(options: argparse.Namespace) -> int:
     from forebay_server.quantize.checkpoint_writer import CheckpointWriter, quantization_config
     from forebay_server.quantize.model_files import config_values, write_text_files
     from forebay_server.quantize.output_folder import check_space, output_bytes, staged
-    from forebay_server.quantize.run import quantize_model
+    from forebay_server.quantize.run import quantize_model, routers_of
     from forebay_server.weights.checkpoint import open_checkpoint
     from forebay_server.weights.loader import load_model
 
@@ -92,7 +92,7 @@ def _quantize(options: argparse.Namespace) -> int:
         writer = CheckpointWriter(folder)
         error = quantize_model(model, prompts, method, writer, _progress(options.method, "layers"))
         num_bytes = writer.finish(
-            config | {"quantization_config": quantization_config(method.group(), method.stored_as)}
+            config | {"quantization_config": quantization_config(method.group(), method.stored_as, routers_of(model))}
         )
         write_text_files(checkpoint.path, folder)
     sys.stdout.write(f"{target}: {num_bytes:,} bytes; relative error of the weights {error:.4f}\n")

@@ -33,18 +33,18 @@ class Fold:
 
 
 def folds_of(layer: DecoderLayer, statistics: Mapping[str, InputStatistics]) -> list[Fold]:
-    """Where scale can move in a layer; nowhere in layers whose norms stand elsewhere (Gemma)."""
-    if type(layer).forward is not DecoderLayer.forward or not isinstance(layer.mlp, GatedMLP):
+    """Where scale can move in a layer: not in front of experts, nor in layers whose norms stand elsewhere (Gemma)."""
+    if type(layer).forward is not DecoderLayer.forward:
         return []
-    mlp = layer.mlp
-    folds = []
-    for norm, reader, name in (
-        (layer.input_layernorm, layer.self_attn.qkv_proj, "self_attn.qkv_proj"),
-        (layer.post_attention_layernorm, mlp.gate_up_proj, "mlp.gate_up_proj"),
-    ):
-        if type(norm) is RMSNorm:
-            folds.append(Fold(reader, statistics[name], _norm_divider(norm)))
-    folds.append(Fold(mlp.down_proj, statistics["mlp.down_proj"], _up_divider(mlp.gate_up_proj)))
+    readers = [(layer.input_layernorm, layer.self_attn.qkv_proj, "self_attn.qkv_proj")]
+    if isinstance(layer.mlp, GatedMLP):
+        readers.append((layer.post_attention_layernorm, layer.mlp.gate_up_proj, "mlp.gate_up_proj"))
+    folds = [
+        Fold(reader, statistics[name], _norm_divider(norm)) for norm, reader, name in readers if type(norm) is RMSNorm
+    ]
+    if isinstance(layer.mlp, GatedMLP):
+        divide = _up_divider(layer.mlp.gate_up_proj)
+        folds.append(Fold(layer.mlp.down_proj, statistics["mlp.down_proj"], divide))
     return folds
 
 

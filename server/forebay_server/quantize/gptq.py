@@ -24,7 +24,7 @@ class Gptq:
     """See `Method`."""
 
     group_size: int
-    needs_prompts = True
+    prepares, corrects = False, True
     stored_as = "pack-quantized"
 
     def prepare(self, layer: DecoderLayer, statistics: Mapping[str, InputStatistics]) -> None:

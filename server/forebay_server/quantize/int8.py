@@ -14,7 +14,7 @@ from forebay_server.quantize.method import DYNAMIC_TOKENS, QuantizedMatrix
 class Int8:
     """See `Method`."""
 
-    needs_prompts = False
+    prepares = corrects = False
     stored_as = "int-quantized"
 
     def prepare(self, layer: DecoderLayer, statistics: Mapping[str, InputStatistics]) -> None:

@@ -3,13 +3,15 @@
 A layer is quantized before its outputs become the inputs of the next, so that each layer corrects what came before.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from forebay_server.layers.attention import AttentionMetadata, SequenceSlice, build_attention_metadata
+from forebay_server.layers.experts_linear import ExpertsLinear
 from forebay_server.layers.kv_cache import KVCache
 from forebay_server.layers.linear import Linear
 from forebay_server.layers.rotary_embedding import rotary_tables
@@ -73,20 +75,23 @@ class LayerWalk:
         self._batches = [_batch(model, group, windows) for group in _groups(prompts)]
 
     @torch.inference_mode()
-    def statistics(self, index: int, layer: DecoderLayer) -> dict[str, InputStatistics]:
-        """What layer `index` feeds to its linear layers, by their names in it."""
+    def statistics(self, index: int, layer: DecoderLayer, *, of_experts: bool = True) -> dict[str, InputStatistics]:
+        """What layer `index` feeds to its linear layers, by `inputs_name`; without those of experts if not wanted."""
         found: dict[str, InputStatistics] = {}
-        handles = []
-        for name, module in layer.named_modules():
-            if isinstance(module, Linear):
-                found[name] = InputStatistics.empty(module.in_features)
-                handles.append(module.register_forward_pre_hook(_adder(found[name])))
-        try:
+
+        def add(name: str, x: torch.Tensor) -> None:
+            if name not in found:
+                found[name] = InputStatistics.empty(x.shape[1])
+            found[name].add(x)
+
+        with ExitStack() as watched:
+            for name, module in layer.named_modules():
+                if isinstance(module, ExpertsLinear) and of_experts:
+                    watched.enter_context(_watched_experts(module, name, add))
+                elif isinstance(module, Linear):
+                    watched.callback(module.register_forward_pre_hook(_adder(name, add)).remove)
             for batch in self._batches:
                 self._run(index, layer, batch)
-        finally:
-            for handle in handles:
-                handle.remove()
         return found
 
     @torch.inference_mode()
@@ -103,8 +108,29 @@ class LayerWalk:
         return outputs
 
 
-def _adder(statistics: InputStatistics) -> Any:
-    return lambda _, inputs: statistics.add(inputs[0])
+def inputs_name(linear: Linear, name: str, part: str) -> str:
+    """By what name `LayerWalk.statistics` has the inputs of a part of a linear layer: each expert has its own."""
+    return f"{name}.{part.partition('.')[0]}" if isinstance(linear, ExpertsLinear) else name
+
+
+def _adder(name: str, add: Callable[[str, torch.Tensor], None]) -> Any:
+    return lambda _, inputs: add(name, inputs[0])
+
+
+@contextmanager
+def _watched_experts(experts: ExpertsLinear, name: str, add: Callable[[str, torch.Tensor], None]) -> Iterator[None]:
+    """Experts are called by their number, which hooks of modules do not see."""
+    multiply = experts.of_expert
+
+    def of_expert(x: torch.Tensor, expert: int) -> torch.Tensor:
+        add(inputs_name(experts, name, f"{expert}"), x)
+        return multiply(x, expert)
+
+    vars(experts)["of_expert"] = of_expert
+    try:
+        yield
+    finally:
+        del vars(experts)["of_expert"]
 
 
 def _groups(prompts: Sequence[Sequence[int]]) -> list[list[Sequence[int]]]:

@@ -25,7 +25,10 @@ class QuantizedMatrix:
 class Method(Protocol):
     """One method."""
 
-    needs_prompts: bool
+    prepares: bool
+    """Whether `prepare` needs statistics."""
+    corrects: bool
+    """Whether `quantize` needs statistics."""
     stored_as: str
     """compressed-tensors' word for the layout: `int-quantized`."""
 

@@ -5,13 +5,11 @@ from typing import cast
 
 import torch
 
-from forebay_server.errors import ExitCode, StartupError
-from forebay_server.layers.gated_mlp import GatedMLP
 from forebay_server.layers.linear import Linear, TensorSlot, WeightSlot
 from forebay_server.models.decoder import CausalLM, DecoderLayer
 from forebay_server.quantize.checkpoint_writer import CheckpointWriter
 from forebay_server.quantize.folding import plain
-from forebay_server.quantize.layer_walk import InputStatistics, LayerWalk
+from forebay_server.quantize.layer_walk import InputStatistics, LayerWalk, inputs_name
 from forebay_server.quantize.method import Method
 
 GROUP_SIZES = (128, 64, 32)
@@ -35,22 +33,15 @@ def quantize_model(
 
     Returns:
         The relative error of the quantized weights: root of the squared difference over the squared size.
-
-    Raises:
-        StartupError: 2 for a model with experts.
     """
     layers = list(cast(Iterable[DecoderLayer], model.layers))
-    if any(not isinstance(layer.mlp, GatedMLP) for layer in layers):
-        raise StartupError(
-            ExitCode.BAD_CONFIGURATION, "UnsupportedModel", "models with experts cannot be quantized yet"
-        )
     walk = LayerWalk(model, prompts)
     difference = size = 0.0
     progress(0, len(layers))
     for index, layer in enumerate(layers):
-        if prompts:
-            method.prepare(layer, walk.statistics(index, layer))
-        statistics = walk.statistics(index, layer) if prompts else {}
+        if method.prepares:
+            method.prepare(layer, walk.statistics(index, layer, of_experts=False))
+        statistics = walk.statistics(index, layer) if method.corrects else {}
         errors = _quantize_layer(f"model.layers.{index}", layer, statistics, method, writer)
         difference, size = difference + errors[0], size + errors[1]
         walk.advance(index, layer)
@@ -69,7 +60,10 @@ def _quantize_layer(
     method: Method,
     writer: CheckpointWriter,
 ) -> tuple[float, float]:
-    """Write a layer and leave the quantized weights' meaning in it; (squared difference, squared size)."""
+    """Write a layer and leave the quantized weights' meaning in it; (squared difference, squared size).
+
+    Routers of experts stay as they are: they decide much and are small. An expert that no prompt chose is just rounded.
+    """
     names = {id(module): name for name, module in layer.named_modules() if isinstance(module, Linear)}
     meanings: dict[int, list[torch.Tensor]] = {}
     linears: dict[int, Linear] = {}
@@ -79,11 +73,16 @@ def _quantize_layer(
             writer.add({name: slot.target.bfloat16()})
         elif isinstance(slot, torch.Tensor):
             writer.add({name: slot.bfloat16()})
+        elif not slot.layer.is_quantizable:
+            writer.add({name: plain(slot.layer).bfloat16()})
         else:
             linear = slot.layer
             start = sum(len(rows) for rows in meanings.get(id(linear), []))
             weight = plain(linear)[start : start + slot.shape[0]]
-            matrix = method.quantize(weight, statistics.get(names[id(linear)]))
+            inputs = statistics.get(inputs_name(linear, names[id(linear)], slot.part))
+            if method.corrects and inputs is None:
+                inputs = InputStatistics.empty(linear.in_features)
+            matrix = method.quantize(weight, inputs)
             layer_name = name.removesuffix(".weight")
             writer.add({f"{layer_name}.{part}": tensor for part, tensor in matrix.parts.items()})
             meanings.setdefault(id(linear), []).append(matrix.meaning)
@@ -93,6 +92,15 @@ def _quantize_layer(
     for key, linear in linears.items():
         linear.weights = [torch.cat(meanings[key])]
     return difference, size
+
+
+def routers_of(model: CausalLM) -> list[str]:
+    """The names of the linear layers that are not quantized, without the LM head."""
+    return [
+        name.removesuffix(".weight")
+        for name, slot in model.slots().items()
+        if isinstance(slot, WeightSlot) and not slot.layer.is_quantizable
+    ]
 
 
 def common_group_size(model: CausalLM) -> int | None:

@@ -20,7 +20,7 @@ class SmoothQuant(Int8):
 
     strength: float = 0.5
     """Share of the difficulty that goes to the weights: 0 none, 1 all."""
-    needs_prompts = True
+    prepares = True
 
     def prepare(self, layer: DecoderLayer, statistics: Mapping[str, InputStatistics]) -> None:
         """See `Method.prepare`."""
