@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from forebay_kernels.cpu.arena import Arena, zeros
-from forebay_kernels.cpu.library import best_variant, load_library
+from forebay_kernels.cpu.library import VARIANTS, best_variant, cpu_flags, load_library, usable_variants
 from forebay_kernels.cpu.llama_step import LlamaLayerWeights, LlamaSizes, LlamaStep, LlamaWeights, StepBatch
 from forebay_kernels.cpu.packing import AnyWeight, PackedWeight, pack
 from forebay_kernels.int4_weights import Int4Weight
@@ -102,18 +102,28 @@ def best_seconds(run: Callable[[], object], seconds: float) -> float:
 
 
 def main() -> int:
-    """Parse the command line, measure, print a table."""
+    """Parse the command line, measure, print a table for each variant of the library."""
     parser = argparse.ArgumentParser(
-        description=__doc__, epilog="example: bench_cpu_step.py --model llama-3.2-1b --weights int4"
+        description=__doc__,
+        epilog="examples: bench_cpu_step.py --model llama-3.2-1b --weights int4, bench_cpu_step.py --variants avxvnni",
     )
     parser.add_argument("--model", choices=sorted(MODELS), default="smollm2-135m")
     parser.add_argument("--weights", choices=("int8", "int4", "bf16"), default="int8")
+    parser.add_argument("--variants", nargs="+", choices=list(VARIANTS), help="of the library (default: the best one)")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--seconds", type=float, default=2.0, help="for each line")
     arguments = parser.parse_args()
-    variant = best_variant()
-    if variant is None:
+    best, usable = best_variant(), usable_variants(cpu_flags())
+    if best is None:
         parser.exit(2, "bench_cpu_step.py: the C++ library was not built, or this CPU has no AVX2\n")
+    for variant in arguments.variants or [best]:
+        if variant not in usable:
+            parser.exit(2, f"bench_cpu_step.py: --variants {variant}: not built, or nothing for this CPU\n")
+        _measure(arguments, variant)
+    return 0
+
+
+def _measure(arguments: argparse.Namespace, variant: str) -> None:
     step, num_bytes = make_step(arguments.model, arguments.weights, variant, arguments.threads)
     print(f"{arguments.model}, {arguments.weights}, {variant}, {arguments.threads} threads, {num_bytes / 1e6:,.0f} MB")
     memory = Arena().copy(torch.ones(num_bytes, dtype=torch.uint8))
@@ -130,7 +140,6 @@ def main() -> int:
         print(f"{line}  {num_sequences / seconds:6.0f} tokens/s{share}")
     seconds = best_seconds(lambda: step.best(make_batch(1, PROMPT, 0)), arguments.seconds)
     print(f"  prefill of {PROMPT} tokens      {seconds * 1e3:8.2f} ms  {PROMPT / seconds:6.0f} tokens/s")
-    return 0
 
 
 if __name__ == "__main__":
