@@ -90,6 +90,21 @@ def _phi3(config: ConfigReader, checkpoint: Checkpoint) -> ModelFacts:
     return _dense(config, checkpoint, sliding_layers=_all_if_window(config))
 
 
+def _smollm3(config: ConfigReader, checkpoint: Checkpoint) -> ModelFacts:
+    """SmolLM3: Llama in which every fourth layer has no rotary positions, and a window where one is asked for; tied."""
+    bias = config.flag("attention_bias", False)
+    sliding = config.size("num_hidden_layers") // config.size("no_rope_layer_interval", 4)
+    return _dense(
+        config,
+        checkpoint,
+        qkv_bias=bias,
+        out_bias=bias,
+        mlp_bias=config.flag("mlp_bias", False),
+        tied=True,
+        sliding_layers=_counted_layer_types(config, sliding) if config.flag("use_sliding_window", False) else 0,
+    )
+
+
 def _mixtral(config: ConfigReader, checkpoint: Checkpoint) -> ModelFacts:
     """Mixtral: every layer a mixture of experts."""
     num_layers, hidden = config.size("num_hidden_layers"), config.size("hidden_size")
@@ -283,5 +298,6 @@ FAMILIES: dict[str, Callable[[ConfigReader, Checkpoint], ModelFacts]] = {
     "deepseek_v2": _deepseek,
     "deepseek_v3": _deepseek,
     "gpt_oss": _gpt_oss,
+    "smollm3": _smollm3,
 }
 """`model_type` of config.json to the function that reads it."""

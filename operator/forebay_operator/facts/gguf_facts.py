@@ -21,6 +21,7 @@ MODEL_TYPES = {
     "phi3": "phi3",
     "deepseek2": "deepseek_v2",
     "gpt-oss": "gpt_oss",
+    "smollm3": "smollm3",
 }
 """`general.architecture` to `model_type`; where one name covers two, the tensors decide below."""
 

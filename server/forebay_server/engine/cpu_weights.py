@@ -47,6 +47,8 @@ def _why_not_layer(layer: torch.nn.Module) -> str | None:
         return f"the activation is {mlp.activation}"
     if attention.rotary_dim % 16:
         return "the part of each head that turns is no multiple of 16"
+    if not attention.is_turning:
+        return "some layers have no rotary positions"
     if attention.soft_cap is not None:
         return "attention has a soft cap"
     return None

@@ -44,7 +44,7 @@ class SelfAttention(nn.Module):
         self.head_dim, self.rotary_dim = config.head_dim, config.rotary_dim
         heads, kv_heads = head_shares(config, group.rank, group.size)
         self.num_heads, self.num_kv_heads = heads.size, kv_heads.size
-        self.window = config.sliding_window(layer)
+        self.window, self.is_turning = config.sliding_window(layer), config.turns(layer)
         self.scale, self.soft_cap = config.attention_scale, config.attention_soft_cap
         query, kv = self._features(heads), self._features(kv_heads)
         parts = {"q_proj": query, "k_proj": kv, "v_proj": kv}
@@ -74,14 +74,14 @@ class SelfAttention(nn.Module):
             query, key = self.q_norm(query), self.k_norm(key)
         turn = positions, rotary_cos_sin
         is_partial = self.rotary_dim < self.head_dim
-        if is_partial or not isinstance(metadata, KernelMetadata):
+        if self.is_turning and (is_partial or not isinstance(metadata, KernelMetadata)):
             query, key = self._turned(query, key, *turn)
         if isinstance(metadata, KernelMetadata):
             attended = kernel_attention(
                 query,
                 key,
                 value,
-                still(query) if is_partial else turn,
+                turn if self.is_turning and not is_partial else still(query),
                 pages,
                 metadata,
                 window=self.window,

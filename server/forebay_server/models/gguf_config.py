@@ -11,13 +11,15 @@ from typing import Any
 from forebay_server.models.model_config import Fields, ModelConfig, MoeConfig, RopeScaling, checked, unsupported
 from forebay_server.models.rope_config import gguf_rope_scaling, longest_position, longrope_attention_factor
 
-GGUF_ARCHITECTURES = ("llama", "qwen2", "qwen2moe", "qwen3", "qwen3moe", "gemma2", "gemma3", "phi3")
+GGUF_ARCHITECTURES = ("llama", "qwen2", "qwen2moe", "qwen3", "qwen3moe", "gemma2", "gemma3", "phi3", "smollm3")
 ROPE_FACTORS = "rope_freqs.weight"
 LONG_ROPE_FACTORS, SHORT_ROPE_FACTORS = "rope_factors_long.weight", "rope_factors_short.weight"
 """Tensors that belong to the configuration."""
 
 _LAYERS_WITHOUT_WINDOW = {"gemma2": 2, "gemma3": 6}
 """Every so manieth layer sees everything."""
+_LAYERS_THAT_TURN = {"smollm3": 4}
+"""All but every so manieth layer turn queries and keys."""
 _LAYERS_OF_27B = {"gemma2": 46, "gemma3": 62}
 """The sizes whose scores are scaled by hidden_size / num_heads instead of head_dim."""
 _GEMMA3_LOCAL_THETA = 10000.0
@@ -87,6 +89,7 @@ def config_from_gguf(
             mlp_bias="blk.0.ffn_gate.bias" in tensor_shapes,
             activation="gelu_tanh" if is_gemma else "silu",
             sliding_windows=_windows(fields, key),
+            unturned_layers=_unturned(fields, key),
             attention_scale=_gemma_scale(fields, key, head_dim) if is_gemma else None,
             attention_soft_cap=fields.optional_number(key + "attn_logit_softcapping"),
             logit_soft_cap=fields.optional_number(key + "final_logit_softcapping"),
@@ -105,6 +108,13 @@ def _windows(fields: Fields, key: str) -> tuple[int | None, ...]:
     period = _LAYERS_WITHOUT_WINDOW.get(key.removesuffix("."), 0)
     num_layers = fields.integer(key + "block_count")
     return tuple(None if period and (layer + 1) % period == 0 else window for layer in range(num_layers))
+
+
+def _unturned(fields: Fields, key: str) -> frozenset[int]:
+    period = _LAYERS_THAT_TURN.get(key.removesuffix("."))
+    if period is None:
+        return frozenset()
+    return frozenset(range(period - 1, fields.integer(key + "block_count"), period))
 
 
 def _gemma_scale(fields: Fields, key: str, head_dim: int) -> float:

@@ -118,6 +118,21 @@ def _qwen3_moe(fields: Fields) -> dict[str, Any]:
     return {"sliding_windows": windows, "moe": _qwen_moe(fields, None)}
 
 
+def _smollm3(fields: Fields) -> dict[str, Any]:
+    """Most layers turn; those that do not may have a window. `no_rope_layers` has a 1 where a layer turns."""
+    num_layers, period = fields.integer("num_hidden_layers"), fields.integer("no_rope_layer_interval", 4)
+    turns = fields.values.get("no_rope_layers") or [int((layer + 1) % period != 0) for layer in range(num_layers)]
+    if not isinstance(turns, list) or len(turns) != num_layers or not all(turn in (0, 1) for turn in turns):
+        raise fields.wrong("no_rope_layers", f"a list of {num_layers} times 0 or 1")
+    unturned = frozenset(layer for layer, turn in enumerate(turns) if not turn)
+    has_windows = fields.flag("use_sliding_window")
+    return {
+        "unturned_layers": unturned,
+        "sliding_windows": _windows(fields, is_sliding=lambda layer: layer in unturned) if has_windows else (),
+        "tie_word_embeddings": fields.flag("tie_word_embeddings", default=True),
+    }
+
+
 def _mixtral(fields: Fields) -> dict[str, Any]:
     return {
         "sliding_windows": _windows(fields, is_sliding=lambda _: True),
@@ -165,6 +180,7 @@ _OWN_FACTS: dict[str, Callable[[Fields], dict[str, Any]]] = {
     "MixtralForCausalLM": _mixtral,
     "Gemma2ForCausalLM": _gemma2,
     "Gemma3ForCausalLM": _gemma3,
+    "SmolLM3ForCausalLM": _smollm3,
 }
 
 

@@ -74,6 +74,8 @@ class ModelConfig:
     """GGUF: each rotary frequency is divided by its factor; [rotary_dim / 2]."""
     partial_rotary_dim: int | None = None
     """How many dimensions of each head turn; None: all."""
+    unturned_layers: frozenset[int] = frozenset()
+    """Layers without rotary positions: they tell tokens apart by the mask alone."""
     local_rope_theta: float | None = None
     """Gemma 3: rotary base of the layers with a sliding window, which are not scaled; None: as the others."""
     tie_word_embeddings: bool = False
@@ -100,6 +102,10 @@ class ModelConfig:
     def sliding_window(self, layer: int) -> int | None:
         """How many tokens a token of this layer sees; None: all."""
         return self.sliding_windows[layer] if self.sliding_windows else None
+
+    def turns(self, layer: int) -> bool:
+        """Whether queries and keys of this layer turn by their positions."""
+        return layer not in self.unturned_layers
 
     def rotary_table(self, layer: int) -> int:
         """Which of the tables of `rotary_tables` this layer reads."""

@@ -22,6 +22,7 @@ MODEL_CLASSES: dict[str, type[CausalLM]] = {
     "Qwen2MoeForCausalLM": Qwen2MoeForCausalLM,
     "Qwen3ForCausalLM": Qwen3ForCausalLM,
     "Qwen3MoeForCausalLM": Qwen3MoeForCausalLM,
+    "SmolLM3ForCausalLM": LlamaForCausalLM,
     # as GGUF writes them
     "gemma2": Gemma2ForCausalLM,
     "gemma3": Gemma3ForCausalLM,
@@ -31,6 +32,7 @@ MODEL_CLASSES: dict[str, type[CausalLM]] = {
     "qwen2moe": Qwen2MoeForCausalLM,
     "qwen3": Qwen3ForCausalLM,
     "qwen3moe": Qwen3MoeForCausalLM,
+    "smollm3": LlamaForCausalLM,
 }
 
 

@@ -58,7 +58,7 @@ class GgufCheckpoint:
 
     def _as_hugging_face(self, name: str, weight: LinearWeight) -> LinearWeight:
         """Undo what converters change in the numbers of some architectures."""
-        if self.config.architecture == "llama" and (".q_proj." in name or ".k_proj." in name):
+        if self.config.architecture in ("llama", "smollm3") and (".q_proj." in name or ".k_proj." in name):
             num_heads = self.config.num_heads if ".q_proj." in name else self.config.num_kv_heads
             return select_rows(weight, undo_rope_permutation(torch.arange(self.shapes[name][0]), num_heads))
         if (
@@ -92,7 +92,7 @@ class GgufCheckpoint:
 def undo_rope_permutation(weight: torch.Tensor, num_heads: int) -> torch.Tensor:
     """Put the rows of each head back into half-split order.
 
-    GGUF files of the llama architecture store the pair (i, i + head_dim / 2) next to each other, for a rotary embedding
+    GGUF files of the llama family store the pair (i, i + head_dim / 2) next to each other, for a rotary embedding
     that turns neighbours.
 
     Args:

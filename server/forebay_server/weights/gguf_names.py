@@ -57,6 +57,7 @@ _NAMES_BY_ARCHITECTURE = {
     "gemma2": _COMMON | _GEMMA_NORMS,
     "gemma3": _COMMON | _GEMMA_NORMS,
     "phi3": _COMMON | _PHI_PACKED,
+    "smollm3": _COMMON,
 }
 _TENSOR_NAME = re.compile(r"(?:blk\.(?P<layer>\d+)\.)?(?P<part>\w+)\.(?P<kind>weight|bias)")
 

@@ -54,6 +54,8 @@ CONFIGS: list[tuple[str, dict[str, Any]]] = [
     ("deepseek_v2", {**MLA, "q_lora_rank": None}),
     ("deepseek_v3", MLA),
     ("gpt_oss", {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 128}),
+    ("smollm3", {}),
+    ("smollm3", {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": False}),
 ]
 
 

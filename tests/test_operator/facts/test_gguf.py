@@ -181,6 +181,7 @@ MOE_CONFIG: dict[str, Any] = {"num_experts_per_tok": 2, "moe_intermediate_size":
         ("gemma3", {"attention.key_length": 32, "attention.sliding_window": 128},
          {"model_type": "gemma3_text", "head_dim": 32, "sliding_window": 128}, []),
         ("phi3", {}, {"model_type": "phi3"}, ["output.weight"]),
+        ("smollm3", {}, {"model_type": "smollm3"}, []),
         ("gpt-oss", {"expert_count": 8, "expert_used_count": 2, "attention.key_length": 32},
          {"model_type": "gpt_oss", "num_local_experts": 8, "num_experts_per_tok": 2, "head_dim": 32},
          ["output.weight"]),

@@ -59,6 +59,7 @@ def test_logits_equal_transformers(models: tuple[CausalLM, torch.Tensor], chunk_
         ("gemma2", {"query_pre_attn_scalar": 32}),
         ("gemma3", {"query_pre_attn_scalar": 32}),
         ("phi4 mini", {}),
+        ("smollm3", {}),
     ],
 )
 def test_gguf_files_hold_the_same_model(tmp_path: Path, name: str, changes: dict[str, Any]) -> None:

@@ -23,6 +23,7 @@ _ARCHITECTURES = {
     "gemma2": gguf.MODEL_ARCH.GEMMA2,
     "gemma3_text": gguf.MODEL_ARCH.GEMMA3,
     "phi3": gguf.MODEL_ARCH.PHI3,
+    "smollm3": gguf.MODEL_ARCH.SMOLLM3,
 }
 _NUMBERS = {
     "max_position_embeddings": "{arch}.context_length",
@@ -42,6 +43,7 @@ _NUMBERS = {
     "moe_intermediate_size": "{arch}.expert_feed_forward_length",
     "shared_expert_intermediate_size": "{arch}.expert_shared_feed_forward_length",
 }
+_PERMUTED = ("llama", "mistral", "mixtral", "smollm3")
 _EXPERT = re.compile(r"(.*)\.experts\.(\d+)\.(\w+)\.weight")
 
 
@@ -97,9 +99,9 @@ def _converted(weights: dict[str, torch.Tensor], config: dict[str, Any]) -> dict
             prefix = expert[1].replace("model.layers", "layers").replace("block_sparse_moe", "feed_forward")
             prefix = prefix if "feed_forward" in prefix else expert[1]
             stacks.setdefault(f"{prefix}.experts.{expert[3]}.weight", {})[int(expert[2])] = weight
-        elif config["model_type"] in ("llama", "mistral", "mixtral") and ".q_proj." in name:
+        elif config["model_type"] in _PERMUTED and ".q_proj." in name:
             found[name] = permute(weight, config["num_attention_heads"])
-        elif config["model_type"] in ("llama", "mistral", "mixtral") and ".k_proj." in name:
+        elif config["model_type"] in _PERMUTED and ".k_proj." in name:
             found[name] = permute(weight, config["num_key_value_heads"])
         elif config["model_type"].startswith("gemma") and name.endswith("norm.weight"):
             found[name] = weight + 1

@@ -70,7 +70,8 @@ def by_torch(folder: Path, monkeypatch: pytest.MonkeyPatch, **options: Any) -> d
 
 
 @pytest.mark.parametrize(
-    "name", ["llama", "mistral window", "qwen2", "qwen3", "gemma2", "gemma3", "phi3", "phi4 mini", "mixtral"]
+    "name",
+    ["llama", "mistral window", "qwen2", "qwen3", "gemma2", "gemma3", "phi3", "phi4 mini", "mixtral", "smollm3 window"],
 )
 def test_answers_greedily_as_torch_operators_do(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = save(tmp_path, name)
