@@ -32,17 +32,27 @@ class CheckpointWriter:
             self._waiting[name] = tensor.contiguous()
             self._waiting_bytes += tensor.numel() * tensor.element_size()
         if self._waiting_bytes >= SHARD_BYTES:
-            self._flush()
+            self.flush()
 
     def finish(self, config: Mapping[str, Any]) -> int:
         """Write what is left, the index and config.json; returns the bytes of all weights."""
-        self._flush()
+        self.flush()
         index = {"metadata": {"total_size": self._total_bytes}, "weight_map": self._weight_map}
         write_json(self._folder / "model.safetensors.index.json", index)
         write_json(self._folder / "config.json", config)
         return self._total_bytes
 
-    def _flush(self) -> None:
+    @property
+    def written(self) -> tuple[dict[str, str], int]:
+        """The file of each tensor that is in one, and the bytes of them all."""
+        return self._weight_map, self._total_bytes
+
+    def go_on(self, weight_map: dict[str, str], total_bytes: int) -> None:
+        """Begin with what another writer has written into the folder."""
+        self._weight_map, self._total_bytes = weight_map, total_bytes
+
+    def flush(self) -> None:
+        """Write what waits for a file to become full."""
         if not self._waiting:
             return
         name = f"model-{len(set(self._weight_map.values())) + 1:05}.safetensors"

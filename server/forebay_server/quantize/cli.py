@@ -10,6 +10,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from forebay_server.errors import ExitCode, ForebayError, StartupError
+from forebay_server.quantize.output_folder import check_space, check_target, output_bytes, staged
 
 if TYPE_CHECKING:
     from forebay_server.models.decoder import CausalLM
@@ -31,12 +32,14 @@ examples:
   forebay quantize --model ./Llama-3.2-1B-Instruct --method int8 --output ./Llama-3.2-1B-int8
   forebay quantize --model ./model.gguf --method awq --output ./model-awq
   forebay quantize --model ./model --method gptq --calibration prompts.jsonl --output ./model-gptq
+  forebay quantize --model ./large --method gptq --output ./large-gptq --resume    # again after it ended early
   forebay eval --model ./model --candidate-model ./model-gptq --candidate auto
 
 A line of the calibration file: a JSON string, or an object with `prompt`, `messages` or `prompt_token_ids`; a hundred
 prompts like those that will be served are enough. The LM head and the embeddings stay as they are, in bfloat16. The
 model is held in float32 meanwhile: 4 bytes a parameter. The output folder appears when all is written; a run that is
-interrupted leaves nothing. GGUF files can be read, too (Llama, Qwen 2 and 3): what their own quantization cost stays.
+interrupted leaves nothing, with --resume the layers that are done. GGUF files can be read, too (Llama, Qwen 2 and 3):
+what their own quantization cost stays.
 
 exit codes: 0 written; 2 bad command line, prompts or model; others as of forebay serve
 """
@@ -56,7 +59,8 @@ def main(argv: Sequence[str]) -> int:
         sys.stderr.write(f"forebay quantize: {error}\n")
         return 2
     except KeyboardInterrupt:
-        sys.stderr.write("\nforebay quantize: interrupted; nothing was written\n")
+        left = "layers that are done are kept; the same command goes on" if options.resume else "nothing was written"
+        sys.stderr.write(f"\nforebay quantize: interrupted; {left}\n")
         return 128 + signal.SIGINT
     finally:
         signal.signal(signal.SIGTERM, before)
@@ -69,14 +73,13 @@ def _stop(number: int, _: FrameType | None) -> NoReturn:
 
 def _quantize(options: argparse.Namespace) -> int:
     source, target = Path(options.model), Path(options.output)
-    if target.exists():
-        raise _bad(f"--output {target}: exists already; name a folder that does not")
+    check_target(target, resumes=options.resume)
     import torch
 
     from forebay_server.engine.device import available_bytes
     from forebay_server.quantize.checkpoint_writer import CheckpointWriter, quantization_config
+    from forebay_server.quantize.kept_run import KeptRun, fingerprint_of
     from forebay_server.quantize.model_files import config_values, write_text_files
-    from forebay_server.quantize.output_folder import check_space, output_bytes, staged
     from forebay_server.quantize.run import quantize_model, routers_of
     from forebay_server.weights.checkpoint import open_checkpoint
     from forebay_server.weights.loader import load_model
@@ -90,11 +93,14 @@ def _quantize(options: argparse.Namespace) -> int:
     method = _method(options, model)
     with staged(target) as folder:
         writer = CheckpointWriter(folder)
-        error = quantize_model(model, prompts, method, writer, _progress(options.method, "layers"))
+        kept = KeptRun(folder, fingerprint_of(checkpoint, method, prompts)) if options.resume else None
+        error = quantize_model(model, prompts, method, writer, _progress(options.method, "layers"), kept)
         num_bytes = writer.finish(
             config | {"quantization_config": quantization_config(method.group(), method.stored_as, routers_of(model))}
         )
         write_text_files(checkpoint.path, folder)
+        if kept is not None:
+            kept.remove()
     sys.stdout.write(f"{target}: {num_bytes:,} bytes; relative error of the weights {error:.4f}\n")
     return 0
 
@@ -163,6 +169,11 @@ def _parser() -> argparse.ArgumentParser:
         "--calibration",
         metavar="FILE",
         help="a .jsonl file of prompts, for smoothquant, gptq and awq (default: 119 short ones of the package)",
+    )
+    parser.add_argument(
+        "--resume",
+        action="store_true",
+        help="keep each layer that is done if the run ends early, and go on from there when it is started again",
     )
     parser.add_argument("--max-prompt-tokens", type=int, default=512, help="longer ones are cut (default: 512)")
     parser.add_argument(

@@ -3,7 +3,7 @@
 A layer is quantized before its outputs become the inputs of the next, so that each layer corrects what came before.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -99,6 +99,19 @@ class LayerWalk:
         """Take the prompts through layer `index`."""
         for batch in self._batches:
             batch.hidden, batch.residual = self._run(index, layer, batch)
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """Where the prompts are."""
+        return {
+            f"{index}.{name}": tensor
+            for index, batch in enumerate(self._batches)
+            for name, tensor in (("hidden", batch.hidden), ("residual", batch.residual))
+        }
+
+    def go_on(self, state: Mapping[str, torch.Tensor]) -> None:
+        """Begin where the same prompts were in another walk."""
+        for index, batch in enumerate(self._batches):
+            batch.hidden, batch.residual = state[f"{index}.hidden"], state[f"{index}.residual"]
 
     def _run(self, index: int, layer: DecoderLayer, batch: _Batch) -> tuple[torch.Tensor, torch.Tensor]:
         table = self._tables[self._config.rotary_table(index)]

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from forebay_server.errors import ExitCode, StartupError
+from forebay_server.quantize.kept_run import FILE as PROGRESS_FILE
 
 _OTHER_FILES_BYTES = 64 << 20
 """Tokenizer and configuration at most."""
@@ -37,6 +38,8 @@ def check_space(target: Path, need_bytes: int) -> None:
     Raises:
         StartupError: 2, with both numbers.
     """
+    unfinished = unfinished_folder(target)
+    need_bytes -= sum(file.stat().st_size for file in unfinished.glob("*.safetensors"))
     existing = next(folder for folder in target.absolute().parents if folder.is_dir())
     free = shutil.disk_usage(existing).free
     if free < need_bytes:
@@ -49,17 +52,45 @@ def check_space(target: Path, need_bytes: int) -> None:
         )
 
 
+def check_target(target: Path, *, resumes: bool) -> None:
+    """Refuse to write over what is there.
+
+    Args:
+        target: the folder to be made.
+        resumes: whether to go on with an unfinished run.
+
+    Raises:
+        StartupError: 2.
+    """
+    unfinished = unfinished_folder(target)
+    problem = None
+    if target.exists():
+        problem = f"--output {target}: exists already; name a folder that does not"
+    elif not resumes and (unfinished / PROGRESS_FILE).exists():
+        problem = f"{unfinished} has layers of an unfinished run: go on with it by --resume, or remove it"
+    if problem is not None:
+        raise StartupError(ExitCode.BAD_CONFIGURATION, "BadConfiguration", problem)
+
+
 @contextmanager
 def staged(target: Path) -> Iterator[Path]:
     """A folder beside the target, which becomes the target when the block ends well and is removed when it does not.
 
-    What a killed run has left is removed first.
+    One in which a `KeptRun` has written stays and is begun with; what a killed run has left otherwise is removed first.
     """
-    unfinished = target.with_name(target.name + ".unfinished")
-    shutil.rmtree(unfinished, ignore_errors=True)
-    unfinished.mkdir(parents=True)
+    unfinished = unfinished_folder(target)
+    progress = unfinished / PROGRESS_FILE
+    if not progress.exists():
+        shutil.rmtree(unfinished, ignore_errors=True)
+    unfinished.mkdir(parents=True, exist_ok=True)
     try:
         yield unfinished
         unfinished.rename(target)
     finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
+        if not progress.exists():
+            shutil.rmtree(unfinished, ignore_errors=True)
+
+
+def unfinished_folder(target: Path) -> Path:
+    """Where a checkpoint is until it is whole."""
+    return target.with_name(target.name + ".unfinished")

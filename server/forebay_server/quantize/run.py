@@ -9,6 +9,7 @@ from forebay_server.layers.linear import Linear, TensorSlot, WeightSlot
 from forebay_server.models.decoder import CausalLM, DecoderLayer
 from forebay_server.quantize.checkpoint_writer import CheckpointWriter
 from forebay_server.quantize.folding import plain
+from forebay_server.quantize.kept_run import KeptRun, Progress
 from forebay_server.quantize.layer_walk import InputStatistics, LayerWalk, inputs_name
 from forebay_server.quantize.method import Method
 
@@ -21,6 +22,7 @@ def quantize_model(
     method: Method,
     writer: CheckpointWriter,
     progress: Callable[[int, int], None] = lambda *_: None,
+    kept: KeptRun | None = None,
 ) -> float:
     """Quantize every linear layer but the LM head, and write everything.
 
@@ -30,6 +32,7 @@ def quantize_model(
         method: how.
         writer: takes the tensors.
         progress: called with (layers done, layers in total).
+        kept: where to keep every layer as soon as it is done, and to go on from; None: nowhere.
 
     Returns:
         The relative error of the quantized weights: root of the squared difference over the squared size.
@@ -37,14 +40,24 @@ def quantize_model(
     layers = list(cast(Iterable[DecoderLayer], model.layers))
     walk = LayerWalk(model, prompts)
     difference = size = 0.0
-    progress(0, len(layers))
-    for index, layer in enumerate(layers):
+    num_done = 0
+    before = None if kept is None else kept.read()
+    if before is not None:
+        done, state = before
+        num_done, difference, size = done.num_layers, done.difference, done.size
+        walk.go_on(state)
+        writer.go_on(done.weight_map, done.total_bytes)
+    progress(num_done, len(layers))
+    for index, layer in enumerate(layers[num_done:], num_done):
         if method.prepares:
             method.prepare(layer, walk.statistics(index, layer, of_experts=False))
         statistics = walk.statistics(index, layer) if method.corrects else {}
         errors = _quantize_layer(f"model.layers.{index}", layer, statistics, method, writer)
         difference, size = difference + errors[0], size + errors[1]
         walk.advance(index, layer)
+        if kept is not None:
+            writer.flush()
+            kept.write(Progress(index + 1, difference, size, *writer.written), walk.state())
         progress(index + 1, len(layers))
     outside = {name: slot for name, slot in model.slots().items() if not name.startswith("model.layers.")}
     for name, slot in outside.items():
