@@ -37,8 +37,11 @@ class Target:
 
     @property
     def copies_tiles(self) -> bool:
-        """Whether it copies a described tile to shared memory by itself (TMA): NVIDIA's from Hopper on."""
-        return isinstance(self.arch, int) and self.arch >= 90
+        """Whether it copies a described tile to shared memory by itself (TMA), and its matrix units read it there.
+
+        NVIDIA's from Hopper on; not the consumer's Blackwell, sm_120, whose matrix units take it from registers.
+        """
+        return isinstance(self.arch, int) and self.arch >= 90 and not self.multiplies_from_registers
 
     @property
     def multiplies_from_registers(self) -> bool:

@@ -128,15 +128,20 @@ def test_tiles_that_the_hardware_copies(dtype: torch.dtype, head_dim: int, optio
     assert launches[0].arguments["USES_TMA"] == target_of(arguments["query"].device).copies_tiles
 
 
-def test_what_is_not_aligned_is_read_by_pointers() -> None:
-    arguments = _arguments([20], [0], head_dim=16, dtype=torch.float16)
-    for name, wide in (("key", (20, 2, 32)), ("value", (20, 1, 20))):
-        tensor = random_tensor(*wide, dtype=torch.float16, seed=4)
-        # Starts, or has rows, at 8 bytes beyond a multiple of 16.
-        unaligned = tensor[:, 1:, 4:20] if name == "key" else tensor[:, :, :16]
-        with recorded() as launches:
-            _assert_equal(arguments | {name: unaligned})
-        assert not launches[0].arguments["USES_TMA"]
+@pytest.mark.parametrize("name", ["key", "value"])
+@pytest.mark.parametrize(
+    ("shape", "first"), [((20, 1, 24), 4), ((20, 1, 20), 0), ((20, 2, 20), 0)], ids=["start", "tokens", "heads"]
+)
+def test_what_is_not_aligned_is_read_by_pointers(shape: tuple[int, int, int], first: int, name: str) -> None:
+    # 8 bytes beyond a multiple of 16: where it starts, from token to token, from head to head.
+    unaligned = random_tensor(*shape, dtype=torch.float16, seed=4)[:, :1, first : first + 16]
+    aligned = _arguments([20], [0], head_dim=16, dtype=torch.float16)
+    aligned |= {"key": aligned["key"].contiguous(), "value": aligned["value"].contiguous()}
+    with recorded() as launches:
+        _assert_equal(aligned | {name: unaligned})
+        gpu.prefill_attention(**aligned)
+    copies = target_of(unaligned.device).copies_tiles
+    assert [launch.arguments["USES_TMA"] for launch in launches] == [False, copies]
 
 
 def test_a_token_sees_itself_and_nothing_that_comes_after() -> None:
