@@ -102,7 +102,7 @@ def test_capped_scores(cap: float) -> None:
     _assert_equal(_arguments([20, 2], [30, 0]) | {"soft_cap": cap, "scale": 0.5, "sliding_window": 9})
 
 
-@pytest.mark.parametrize("target", [*TARGETS, "sm_75"])
+@pytest.mark.parametrize("target", [*TARGETS, "sm_75", "gfx1100"])
 def test_the_tiles_of_every_target(target: str) -> None:
     def run(query: torch.Tensor, **arguments: Any) -> torch.Tensor:
         output = torch.empty(query.shape, device=DEVICE, dtype=query.dtype)

@@ -251,7 +251,8 @@ def split_launch(
             "BLOCK_D": max(block_of(head_dim), 16),
             "RUN": min(key_cache.shape[1], block_n),
         },
-        num_warps=4,
+        # 256 threads on AMD, whose wavefronts have 64 lanes on CDNA and 32 on RDNA.
+        num_warps=256 // target.warp_size if target.backend == "hip" else 4,
         num_stages=1 if target.backend == "hip" else 3,
     )
 

@@ -282,6 +282,9 @@ def _tiles(row_bytes: int, target: Target, *, is_quantized: bool, uses_tma: bool
     The largest that the compile gate finds without spills. A tile of the prefix is narrower, because its pointers, 64
     bits for each element, lie in registers. Not yet measured on a GPU.
     """
+    if target.backend == "hip" and target.warp_size == 32:
+        # RDNA: half the threads in as many warps, and half of CDNA's registers for each.
+        return 32, 16, 16, 8, 1
     if target.backend == "hip":
         return 64, 32 if row_bytes <= 256 else 16, 16, 4, 1
     if not target.has_bfloat16:
