@@ -6,7 +6,7 @@ import torch
 import forebay_kernels
 from forebay_kernels import reference
 from forebay_kernels.gpu import fused_moe as gpu
-from forebay_kernels.gpu.fused_moe import sort_launch
+from forebay_kernels.gpu.fused_moe import sort_launch, weighted_sum_launch
 from forebay_kernels.gpu.grouped_matmul import grouped_matmul_launch, num_tiles_of
 from forebay_kernels.gpu.matmul_tiles import tiles_of
 from forebay_kernels.int4_weights import pack_int4
@@ -18,7 +18,7 @@ FP8 = torch.float8_e4m3fn
 # Two products in a row, each rounded to the dtype, and the activation between: the interpreter cuts bfloat16 off.
 TOLERANCES = {torch.float32: 1e-5, torch.float16: 2.0**-8, torch.bfloat16: 2.0**-4}
 # (num_tokens, hidden_size, intermediate_size, num_experts, experts of a token)
-SHAPES = ((0, 8, 4, 3, 2), (1, 1, 1, 1, 1), (5, 33, 17, 5, 2), (3, 70, 9, 7, 3), (50, 16, 8, 3, 2), (2, 200, 100, 9, 8))
+SHAPES = ((0, 8, 4, 3, 2), (1, 1, 1, 1, 1), (5, 33, 17, 5, 2), (3, 64, 9, 7, 3), (50, 16, 8, 3, 2), (2, 200, 100, 9, 8))
 
 
 def _expert_ids(num_tokens: int, num_experts: int, num_choices: int, seed: int = 3) -> torch.Tensor:
@@ -179,14 +179,23 @@ def test_the_tiles_of_every_target(target: str, eight_bits: torch.dtype | None) 
         torch.testing.assert_close(output[pair], expected, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("ids", [[2, 0, 2, 1, 0, 2], [0], [2, 2], [0, 1, 2] * 700])
+@pytest.mark.parametrize("ids", [[2, 0, 2, 1, 0, 2], [0], [0] * 5, [2, 2], [0, 1, 2] * 700])
 def test_pairs_are_sorted_by_expert_and_keep_their_order(ids: list[int]) -> None:
     expert_ids = torch.tensor(ids, device=DEVICE).unsqueeze(1)
-    order = torch.full((len(ids),), -1, dtype=torch.int32, device=DEVICE)
+    memory = torch.full((len(ids) + 8,), -1, dtype=torch.int32, device=DEVICE)
+    order = memory[: len(ids)]
     starts = torch.full((4,), -1, dtype=torch.int32, device=DEVICE)
     sort_launch(order, starts, expert_ids).run()
     assert order.tolist() == sorted(range(len(ids)), key=lambda pair: ids[pair])
     assert starts.tolist() == [sum(expert < first for expert in ids) for first in range(4)]
+    assert memory[len(ids) :].tolist() == [-1] * 8
+
+
+def test_rows_of_several_programs_are_added_up_to_their_last_element() -> None:
+    pair_outputs, weights = (random_tensor(*shape, dtype=torch.float32, seed=1) for shape in ((2, 3, 2048), (2, 3)))
+    output = torch.full((2, 2048), torch.nan, device=DEVICE)
+    weighted_sum_launch(output, pair_outputs, weights).run()
+    torch.testing.assert_close(output, (pair_outputs * weights.unsqueeze(2)).sum(1))
 
 
 @pytest.mark.parametrize(
@@ -198,8 +207,10 @@ def test_there_are_programs_for_every_way_to_share_out_the_pairs(num_pairs: int,
 
 
 def test_a_row_alone_equals_the_row_in_a_batch_with_four_bits() -> None:
-    arguments = _four_bits((60, 64, 32, 2, 2), 32, zeros=True, dtype=torch.float16)
+    # A tile of 64 channels that is filled by half.
+    arguments = _four_bits((60, 96, 32, 2, 2), 32, zeros=True, dtype=torch.float16)
     batch = gpu.fused_moe(**arguments)
+    _assert_equal(arguments, batch)
     rows = {name: arguments[name][17:18].clone() for name in ("x", "expert_ids", "expert_weights")}
     assert torch.equal(gpu.fused_moe(**(arguments | rows))[0], batch[17])
 
