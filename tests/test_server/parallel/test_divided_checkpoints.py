@@ -5,12 +5,14 @@ from pathlib import Path
 import pytest
 import torch
 
+from forebay_server.config import Quantization
 from forebay_server.errors import StartupError
 from forebay_server.parallel.group import ONE_RANK, RankGroup
 from forebay_server.weights.checkpoint import open_checkpoint
 from forebay_server.weights.loader import load_model
 from forebay_server.weights.quantization import QuantizationOptions
 from tests.test_server.models.forward import CPU, logits_of
+from tests.test_server.models.tiny_models import save_tiny
 from tests.test_server.parallel.ranks_in_threads import on_all_ranks
 from tests.test_server.weights import writers
 from tests.test_server.weights.test_quantized_checkpoints import KEEP
@@ -56,3 +58,23 @@ def test_q5_a_share_that_cuts_through_blocks_is_refused_by_the_layers_name(tmp_p
     exact = QuantizationOptions()
     found = on_all_ranks(2, lambda group: logits(tmp_path, exact, group))[0]
     torch.testing.assert_close(found, logits(tmp_path, exact), atol=1e-3, rtol=0)
+
+
+@pytest.mark.parametrize("mode", ["int8", "int8-weight-only", "int4"])
+@pytest.mark.parametrize(
+    ("name", "sizes"),
+    [
+        ("mixtral", {"intermediate_size": 128}),
+        ("qwen2_moe", {"moe_intermediate_size": 64, "shared_expert_intermediate_size": 64, "decoder_sparse_step": 1}),
+    ],
+)
+def test_experts_that_are_quantized_while_loading_are_divided_with_their_scales(
+    tmp_path: Path, name: str, sizes: dict[str, int], mode: Quantization
+) -> None:
+    """Each rank holds a part of every expert; scales are those of the whole rows."""
+    folder = save_tiny(tmp_path / "model", name, num_hidden_layers=2, **sizes)[0]
+    options = QuantizationOptions(mode=mode)
+    expected = logits(folder, options)
+    gathered = on_all_ranks(2, lambda group: logits(folder, options, group))[0]
+    torch.testing.assert_close(gathered, expected, atol=1e-4, rtol=0)
+    assert (expected - logits(folder, QuantizationOptions())).abs().max() > 1e-2  # they were quantized at all

@@ -63,6 +63,15 @@ def test_answers_of_several_ranks_equal_those_of_one(
     assert not rank_pids()
 
 
+def test_quantized_experts_of_two_ranks_answer_as_those_of_one(tmp_path: Path) -> None:
+    sizes = {"moe_intermediate_size": 64, "shared_expert_intermediate_size": 64, "decoder_sparse_step": 1}
+    folder, _ = save_tiny(tmp_path, "qwen2_moe", num_hidden_layers=2, **sizes)
+    with model(folder, quantization="int8") as one:
+        expected = answers(one)
+    with model(folder, quantization="int8", tensor_parallel_size=2) as two:
+        assert answers(two) == expected
+
+
 def everything(llm: LLM) -> list[Generation]:
     """Whatever sampling can look at, in one step: drawn, penalised, restricted, scored."""
     ask = partial(SamplingParams, max_tokens=5, ignore_eos=True, seed=7)
