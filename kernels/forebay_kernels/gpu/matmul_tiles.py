@@ -29,12 +29,12 @@ def tiles_of(num_tokens: int, *, step_bytes: int, target: Target, max_block_n: i
         num_tokens: rows of x.
         step_bytes: bytes of a row of x and of a channel that one step takes, as they are multiplied.
         max_block_n: widest tile whose program still has registers for what it does beside sums.
-        target: whose shared memory holds num_stages tiles of both.
+        target: whose shared memory holds num_stages tiles of both; AMD's warps have 64 lanes on CDNA, 32 on RDNA.
     """
     block_m = min(max(block_of(num_tokens), 16), 128 if step_bytes <= 256 else 64)
     block_n = min(32 if block_m == 16 else 64 if block_m < 128 else 128, max_block_n)
     if target.backend == "hip":
-        return Tiles(block_m, block_n, 8 if block_m == 128 else 4, 1)
+        return Tiles(block_m, block_n, (512 if block_m == 128 else 256) // target.warp_size, 1)
     return Tiles(block_m, block_n, 8 if block_m == 128 else 4, 4 if block_m == 16 else 2)
 
 
