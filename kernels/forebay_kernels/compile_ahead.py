@@ -114,7 +114,7 @@ def compile_launch(launch: "Launch", target: Target) -> Any:
     try:
         return triton.compile(source, target=gpu, options=launch.options)
     except (CompilationError, PTXASError, RuntimeError) as error:
-        raise RefusedError(_one_line(error)) from error
+        raise RefusedError(reason_of(error)) from error
 
 
 def compile_row(kernel: str, configuration: str, launch: "Launch", target_name: str) -> Row:
@@ -145,9 +145,11 @@ def compile_row(kernel: str, configuration: str, launch: "Launch", target_name: 
     )
 
 
-def _one_line(error: Exception) -> str:
-    """The last line of what the compiler said that says something."""
+def reason_of(error: Exception) -> str:
+    """Return in one line why the compiler refused a kernel: the last of what it said that says something."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip(" ^~")]
+    if lines == ["PassManager::run failed"]:
+        return "a pass of Triton's compiler fails on it; its report on standard error names the pass"
     return lines[-1] if lines else type(error).__name__
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import forebay_kernels
-from forebay_kernels.compile_ahead import Row, main, table_entry, triton_version
+from forebay_kernels.compile_ahead import Row, main, reason_of, table_entry, triton_version
 from forebay_kernels.compile_table import TABLE_PATH, differences, format_table, parse_table
 from forebay_kernels.dispatch import KERNELS
 from forebay_kernels.machine_code import Resources, occupancy_of, resources_of_amdgcn, resources_of_cuobjdump
@@ -225,6 +225,21 @@ def _row(**changed: Any) -> Row:
 )
 def test_a_row_over_a_limit_has_a_problem(row: Row, problem: str | None) -> None:
     assert row.problem == problem
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        ("at 4:2\n  tl.dot(a, b)\n  ^\nint8 is not supported\n", "int8 is not supported"),
+        (
+            "PassManager::run failed",
+            "a pass of Triton's compiler fails on it; its report on standard error names the pass",
+        ),
+        ("", "RuntimeError"),
+    ],
+)
+def test_a_refusal_of_the_compiler_is_told_in_one_line(said: str, reason: str) -> None:
+    assert reason_of(RuntimeError(said)) == reason
 
 
 def test_cuobjdumps_report_is_read() -> None:
