@@ -1,6 +1,7 @@
 """Runs the parts one after the other, each in a process of its own with its own time limit, and writes one JSON file.
 
-A part that fails or hangs costs its own result alone. After each part the file is written anew.
+A part that fails or hangs costs its own result alone, and of that only what it had not told yet: a part may tell its
+result several times, each time with more. After each part the file is written anew.
 """
 
 import argparse
@@ -36,13 +37,14 @@ class Part:
 
 
 PARTS = (
-    Part("environment", 40, "versions, driver, GPU"),
+    Part("environment", 30, "versions, driver, GPU, and what is missing"),
     Part("kernels", 25, "one kernel compiled and compared: the first sign of life"),
-    Part("tests", 150, "the kernels' tests, for real"),
+    Part("answers", 40, "a small model's answers, with and without overlap, beside those of torch on the CPU"),
     Part("nano", 90, "256 sequences of 100-1024 tokens in and out, random weights of Qwen3-0.6B's shape, bfloat16"),
-    Part("nano-int8-cache", 50, "the same with keys and values of 8 bits"),
     Part("latency", 45, "time per token of one sequence"),
-    Part("roofline", 60, "the share of the roofline that each kernel reaches"),
+    Part("nano-int8-cache", 50, "the first workload with keys and values of 8 bits"),
+    Part("tests", 140, "the kernels' tests, for real"),
+    Part("roofline", 55, "the share of the roofline that each kernel reaches"),
 )
 """The limits add up to less than 8 minutes."""
 
@@ -53,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.part is not None:
         from hack.gpu_check import parts
 
-        print(json.dumps(parts.RUN[options.part](is_dry=options.dry_run)))
+        parts.tell(parts.RUN[options.part](is_dry=options.dry_run))
         return 0
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that a part that runs is ended, too
     wanted = [part for part in PARTS if not options.only or part.name in options.only]
@@ -77,7 +79,10 @@ def run_part(name: str, limit_seconds: float, *, is_dry: bool) -> dict[str, Any]
     command = [sys.executable, "-m", "hack.gpu_check", "--part", name, *(["--dry-run"] if is_dry else [])]
     environment = os.environ | ({"TRITON_INTERPRET": "1"} if is_dry else {})
     started = time.monotonic()
-    with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
+    with (
+        tempfile.TemporaryFile("w+", errors="replace") as output,
+        tempfile.TemporaryFile("w+", errors="replace") as errors,
+    ):
         process = subprocess.Popen(command, stdout=output, stderr=errors, env=environment, start_new_session=True)
         try:
             code: int | None = process.wait(limit_seconds)
@@ -89,9 +94,10 @@ def run_part(name: str, limit_seconds: float, *, is_dry: bool) -> dict[str, Any]
         errors.seek(0)
         told, complaint = output.read(), errors.read()
     found: dict[str, Any] = {"ok": code == 0, "seconds": round(time.monotonic() - started, 1)}
-    try:
-        found["result"] = json.loads(told.splitlines()[-1])
-    except (IndexError, ValueError):
+    results = list(filter(None, map(_result, told.splitlines())))
+    if results:
+        found["result"] = results[-1]
+    else:
         found["ok"] = False
     if code is None:
         found["error"] = f"stopped after {limit_seconds:g} s"
@@ -99,9 +105,18 @@ def run_part(name: str, limit_seconds: float, *, is_dry: bool) -> dict[str, Any]
         found["error"] = f"exit status {code}"
     if not found["ok"]:
         found["output"] = (told + complaint)[-4000:]
-    elif isinstance(found["result"], dict) and found["result"].get("ok") is False:
+    elif found["result"].get("ok") is False:
         found["ok"] = False
     return found
+
+
+def _result(line: str) -> dict[str, Any] | None:
+    """What a line tells, if it is a result as a whole."""
+    try:
+        told = json.loads(line)
+    except ValueError:
+        return None
+    return told if isinstance(told, dict) else None
 
 
 def summary(found: dict[str, Any]) -> str:

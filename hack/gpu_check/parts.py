@@ -4,10 +4,12 @@ import contextlib
 import json
 import platform
 import random
+import shutil
 import subprocess
 import sys
 import tempfile
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from importlib.util import find_spec
@@ -16,8 +18,9 @@ from typing import Any
 
 import torch
 
-from forebay_kernels.bench_command import main as bench_kernels
-from forebay_kernels.dispatch import interpreted_on_cpu
+from forebay_kernels.dispatch import KERNELS, interpreted_on_cpu
+from forebay_kernels.measurement import figures, gpu_of
+from forebay_kernels.shapes import MODEL_SHAPES
 from forebay_server.bench.engine_figures import EngineBench
 from forebay_server.bench.random_checkpoint import write_random_checkpoint
 from forebay_server.config import EngineConfig
@@ -50,7 +53,23 @@ TINY: dict[str, Any] = QWEN3_06B | {
     "vocab_size": 320,
     "max_position_embeddings": 64,
 }
+SMALL: dict[str, Any] = TINY | {
+    "hidden_size": 256,
+    "intermediate_size": 512,
+    "num_hidden_layers": 4,
+    "head_dim": 64,
+    "vocab_size": 2048,
+    "max_position_embeddings": 4096,
+}
+_NEEDED = ("triton", "numpy", "msgspec", "llguidance", "safetensors", "tokenizers", "tqdm", "pytest", "hypothesis")
+"""What the parts import; a machine without a network is given what it lacks in a folder that PYTHONPATH names."""
+_OUTCOMES = ("PASSED", "FAILED", "ERROR", "SKIPPED")
 _TESTS_OF_CPUS = ("test_compile.py", "test_cpu_", "test_benchmarks.py", "test_roofline.py", "test_measurement.py")
+
+
+def tell(result: dict[str, Any]) -> None:
+    """Print a part's result as far as it is known: what was told last counts, also when the part is stopped."""
+    print(json.dumps(result), flush=True)
 
 
 def environment(*, is_dry: bool) -> dict[str, Any]:
@@ -64,7 +83,9 @@ def environment(*, is_dry: bool) -> dict[str, Any]:
         import triton
 
         found["triton"] = triton.__version__
-    found["ok"] = torch.cuda.is_available() or is_dry
+    found["missing"] = [name for name in _NEEDED if find_spec(name) is None]
+    found["compiler"] = next(filter(None, map(shutil.which, ("gcc", "clang"))), None)
+    found["ok"] = (torch.cuda.is_available() or is_dry) and not found["missing"]
     if torch.cuda.is_available():
         properties = torch.cuda.get_device_properties(0)
         found |= {"gpu": properties.name, "memory_bytes": properties.total_memory}
@@ -100,18 +121,28 @@ def tests(*, is_dry: bool) -> dict[str, Any]:
     """Every kernel against its definition; on a GPU not in the interpreter."""
     folder = Path("tests/test_kernels")
     files = [str(file) for file in sorted(folder.glob("test_*.py")) if not file.name.startswith(_TESTS_OF_CPUS)]
-    chosen = [str(folder / "test_rms_norm.py"), "-k", "empty"] if is_dry else [*files, "--maxfail=40"]
+    chosen = [str(folder / "test_rms_norm.py"), "-k", "eps_keeps"] if is_dry else [*files, "--maxfail=40"]
     if not is_dry and find_spec("xdist") is not None:
         chosen += ["-n", "8"]  # while one test computes, others compile
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *chosen],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    lines = done.stdout.splitlines()
-    failed = [line for line in lines if line.startswith(("FAILED", "ERROR"))]
-    return {"ok": done.returncode == 0, "summary": lines[-1] if lines else done.stderr[-500:], "failed": failed[:40]}
+    configuration = ["-c", "hack/gpu_check/pytest.ini", "--rootdir", "."]
+    command = [sys.executable, "-m", "pytest", "-v", "--tb=short", *configuration, *chosen]
+    tail: deque[str] = deque(maxlen=60)
+    counts, failed = dict.fromkeys(_OUTCOMES, 0), list[str]()
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+    ) as run:
+        for line in run.stdout or ():
+            tail.append(line.rstrip())
+            if "::" not in line or line.startswith(_OUTCOMES):  # those are the summary's
+                continue
+            for outcome in set(_OUTCOMES).intersection(line.split()):
+                counts[outcome] += 1
+                if outcome in ("FAILED", "ERROR"):
+                    failed.append(line.strip()[:300])
+                tell({"ok": False, "summary": "was not done", "counts": counts, "failed": failed[:40]})
+    is_done = run.returncode == 0 and counts["PASSED"] > 0
+    result: dict[str, Any] = {"ok": is_done, "summary": tail[-1] if tail else "", "counts": counts}
+    return result | {"failed": failed[:40]} | ({} if is_done else {"tail": list(tail)})
 
 
 def nano(*, is_dry: bool) -> dict[str, Any]:
@@ -122,6 +153,28 @@ def nano(*, is_dry: bool) -> dict[str, Any]:
 def nano_int8_cache(*, is_dry: bool) -> dict[str, Any]:
     """The same with a cache of 8 bits."""
     return _nano("int8", is_dry=is_dry)
+
+
+def answers(*, is_dry: bool) -> dict[str, Any]:
+    """Greedy answers of this device, with and without overlap, beside those of torch operators on the CPU."""
+    result: dict[str, Any] = {"ok": False}
+    shape = TINY if is_dry else SMALL
+    with _engine(4, "auto", shape, "float32", is_dry=is_dry) as (engine, facts):
+        result["computed_by"] = facts.computed_by
+        for name in ("overlapping", "one_at_a_time"):
+            engine.overlaps = name == "overlapping"
+            result[name] = _answers(engine, shape["vocab_size"], 2 if is_dry else 32)
+            tell(result)
+    with _engine(4, "auto", shape, "float32", is_dry=is_dry, on_host=True) as (engine, _):
+        result["on_host"] = _answers(engine, shape["vocab_size"], 2 if is_dry else 32)
+    # float32 products are rounded to fewer bits on GPUs, so that a near tie may be decided otherwise
+    pairs = {name: zip(result[name], result["on_host"], strict=True) for name in ("overlapping", "one_at_a_time")}
+    result["first_tokens_as_on_host"] = {
+        name: sum(one[:1] == other[:1] for one, other in found) for name, found in pairs.items()
+    }
+    is_right = min(result["first_tokens_as_on_host"].values()) >= 3
+    same = sum(one == other for one, other in zip(result["overlapping"], result["one_at_a_time"], strict=True))
+    return result | {"same_with_and_without_overlap": same, "ok": is_right and same >= 3}
 
 
 def latency(*, is_dry: bool) -> dict[str, Any]:
@@ -135,23 +188,27 @@ def latency(*, is_dry: bool) -> dict[str, Any]:
 
 
 def roofline(*, is_dry: bool) -> dict[str, Any]:
-    """`forebay bench kernels`."""
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "kernels.json"
-        options = ["--json", str(file), "--num-tokens", *(["64"] if is_dry else ["16", "256", "4096"])]
-        with contextlib.redirect_stdout(sys.stderr):
-            status = bench_kernels([*options, "--seconds", "0.05"])
-        told: dict[str, Any] = json.loads(file.read_text())
-    return {"ok": status == 0, "measured": told["measured"], "figures": told["figures"]}
+    """What `forebay bench kernels` measures."""
+    device = torch.device("cuda") if torch.cuda.is_available() else None
+    gpu = gpu_of("h200" if device is None else torch.cuda.get_device_name(device))
+    shapes = [shape for shape in MODEL_SHAPES if shape.name == "llama-3-8b"]
+    found: list[dict[str, Any]] = []
+    for num_tokens in (64,) if is_dry else (64, 4096):  # every kernel once, before the second size
+        for figure in figures(list(KERNELS), shapes, [num_tokens], gpu, device, 0.05):
+            found.append(asdict(figure))
+            tell({"ok": False, "measured": device is not None, "figures": found})
+    is_right = not any(figure["error"] for figure in found)
+    return {"ok": is_right, "measured": device is not None, "figures": found}
 
 
 RUN: dict[str, Callable[..., dict[str, Any]]] = {
     "environment": environment,
     "kernels": kernels,
-    "tests": tests,
+    "answers": answers,
     "nano": nano,
-    "nano-int8-cache": nano_int8_cache,
     "latency": latency,
+    "nano-int8-cache": nano_int8_cache,
+    "tests": tests,
     "roofline": roofline,
 }
 
@@ -162,7 +219,7 @@ def nano_requests(*, is_dry: bool) -> list[AddRequest]:
     Drawn in the order of nano-vllm's bench.py with seed 0, so the lengths are its own: 133,966 output tokens.
     """
     generator = random.Random(0)
-    count, shortest, longest, num_tokens = (3, 2, 6, 300) if is_dry else (256, 100, 1024, 10_000)
+    count, shortest, longest, num_tokens = (2, 2, 3, 300) if is_dry else (256, 100, 1024, 10_000)
     prompts = [
         [generator.randint(0, num_tokens) for _ in range(generator.randint(shortest, longest))] for _ in range(count)
     ]
@@ -178,26 +235,42 @@ def nano_requests(*, is_dry: bool) -> list[AddRequest]:
 
 
 def _nano(kv_cache_dtype: str, *, is_dry: bool) -> dict[str, Any]:
-    """Twice: the first run captures graphs and compiles what is left, the second is what a warm server does."""
+    """Three times: the first run captures graphs and compiles what is left, the second is what a warm server does.
+
+    In the third each step waits for the one before it: what overlapping them gains.
+    """
     requests = nano_requests(is_dry=is_dry)
     output_tokens = sum(request.sampling.max_tokens for request in requests)
+    result: dict[str, Any] = {}
     with _engine(len(requests), kv_cache_dtype, is_dry=is_dry) as (engine, facts):
-        seconds = []
-        for _ in range(2):
+        for name in ("tokens_per_second_cold", "tokens_per_second", "tokens_per_second_without_overlap"):
+            engine.overlaps = not name.endswith("without_overlap")
             engine.scheduler.reset_prefix_cache()
             started = time.perf_counter()
             served = _serve(engine, requests)
-            seconds.append(time.perf_counter() - started)
-        memory = torch.cuda.max_memory_allocated() if facts.device.type == "cuda" else None
-    return {
-        "ok": served == output_tokens,
-        "output_tokens": served,
-        "tokens_per_second": served / seconds[1],
-        "tokens_per_second_cold": served / seconds[0],
-        "seconds": seconds,
-        "max_memory_allocated": memory,
-        "computed_by": facts.computed_by,
-    }
+            result |= {name: served / (time.perf_counter() - started), "output_tokens": served}
+            result |= {"ok": served == output_tokens, "computed_by": facts.computed_by}
+            if facts.device.type == "cuda":
+                result["max_memory_allocated"] = torch.cuda.max_memory_allocated()
+            tell(result)
+    return result
+
+
+def _answers(engine: Engine, vocab_size: int, num_tokens: int) -> list[list[int]]:
+    """The answers to four prompts of different lengths."""
+    found: dict[str, list[int]] = {}
+    engine.scheduler.reset_prefix_cache()
+    for index in range(4):
+        prompt = [(7 * index + 31 * position) % vocab_size for position in range(3 + 5 * index)]
+        sampling = SamplingParams(max_tokens=num_tokens, temperature=0, ignore_eos=True)
+        engine.add(AddRequest(request_id=str(index), prompt_token_ids=prompt, sampling=sampling))
+        found[str(index)] = []
+    while engine.has_work:
+        for output in engine.step():
+            if output.error is not None:
+                raise RuntimeError(f"request {output.request_id}: {output.error}")
+            found[output.request_id] += output.token_ids
+    return list(found.values())
 
 
 def _serve(engine: Engine, requests: list[AddRequest]) -> int:
@@ -214,15 +287,33 @@ def _serve(engine: Engine, requests: list[AddRequest]) -> int:
 
 
 @contextlib.contextmanager
-def _engine(num_seqs: int, kv_cache_dtype: str, *, is_dry: bool) -> Iterator[tuple[Engine, EngineFacts]]:
-    """A warm engine with random weights of Qwen3-0.6B's shape."""
-    with tempfile.TemporaryDirectory(prefix="gpu-check-") as name, _kernels(is_dry=is_dry):
+def _engine(
+    num_seqs: int,
+    kv_cache_dtype: str,
+    shape: dict[str, Any] = QWEN3_06B,
+    dtype: str = "bfloat16",
+    *,
+    is_dry: bool,
+    on_host: bool = False,
+) -> Iterator[tuple[Engine, EngineFacts]]:
+    """A warm engine with random weights.
+
+    Args:
+        num_seqs: that are served at once.
+        kv_cache_dtype: of the engine.
+        shape: of the model.
+        dtype: of the engine.
+        is_dry: tiny, on the CPU, kernels in the interpreter.
+        on_host: on the CPU, by torch operators.
+    """
+    kernels = contextlib.nullcontext() if on_host else _kernels(is_dry=is_dry)
+    with tempfile.TemporaryDirectory(prefix="gpu-check-") as name, kernels:
         folder = Path(name)
         config_file = folder / "shape.json"
-        config_file.write_text(json.dumps(TINY if is_dry else QWEN3_06B))
+        config_file.write_text(json.dumps(TINY if is_dry else shape))
         options: dict[str, Any] = {
-            "device": "cpu" if is_dry else "cuda",
-            "dtype": "float32" if is_dry else "bfloat16",
+            "device": "cpu" if is_dry or on_host else "cuda",
+            "dtype": "float32" if is_dry else dtype,
             "kv_cache_dtype": kv_cache_dtype,
             "max_model_len": 32 if is_dry else 4096,
             "max_num_seqs": num_seqs,

@@ -122,7 +122,9 @@ class Engine:
         self.scheduler = scheduler
         self._ranks = ranks or RankZero()
         self._runner = runner
-        self._overlapping = runner if overlaps and isinstance(runner, OverlappingRunner) else None
+        self._overlapping = runner if isinstance(runner, OverlappingRunner) else None
+        self.overlaps = overlaps
+        """May be changed between two steps."""
         self._grammars = grammars
         self._launched: _LaunchedStep | None = None
         """Ahead of the step that is committed next."""
@@ -201,7 +203,7 @@ class Engine:
     def _start(self, step: SchedulerOutput) -> WaitForTokens | dict[str, SampledToken]:
         if self._grammars is not None:
             self._grammars.mask(step.requests)
-        if self._overlapping is not None:
+        if self._overlapping is not None and self.overlaps:
             wait = self._overlapping.launch(step)
             if wait is not None:
                 return wait
