@@ -25,7 +25,7 @@ def evaluate(model: Path, prompts: str | None, timeout_seconds: float = 1800) ->
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=timeout_seconds)
     except subprocess.TimeoutExpired:
         return {"error": f"not done after {timeout_seconds:.0f} s"}
-    if done.returncode not in (0, 1):
+    if done.returncode not in (0, 1) or not done.stdout:
         return {"error": "".join(done.stderr.strip().splitlines()[-1:]) or f"exit code {done.returncode}"}
     found: dict[str, Any] = json.loads(done.stdout)
     return found

@@ -77,10 +77,11 @@ def test_quality_is_shown_beside_its_targets() -> None:
     assert "3.10%  MISSED, [0.00%, 100.00%]" in perplexity
 
 
-def test_quality_that_was_not_measured_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("code", [11, 1])
+def test_quality_that_was_not_measured_says_why(code: int, monkeypatch: pytest.MonkeyPatch) -> None:
     def run(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
         assert command[0] == sys.executable
-        return subprocess.CompletedProcess(command, 11, "", "a line\nforebay eval: ModelNotFound: nowhere\n")
+        return subprocess.CompletedProcess(command, code, "", "a line\nforebay eval: ModelNotFound: nowhere\n")
 
     monkeypatch.setattr(subprocess, "run", run)
     found = quality.evaluate(Path("nowhere"), None)
