@@ -9,6 +9,7 @@ import gc
 import logging
 import os
 import sys
+from pathlib import Path
 from types import ModuleType
 
 import msgspec
@@ -22,9 +23,12 @@ _THREAD_SETTINGS = {
     # NumPy's BLAS multiplies nothing here, and its threads would spin while torch is imported.
     "OPENBLAS_NUM_THREADS": "1",
 }
-_LEFT_OUT = ("torch._meta_registrations", "torch.quantization", "torch.distributions", "cuda.bindings")
+_LEFT_OUT = ("torch._meta_registrations", "torch.quantization", "torch.distributions")
 """What torch imports and the engine never uses: rules by which its compiler and tracer work out shapes, old names of
-quantization, random distributions, NVIDIA's own interface to contexts and graphs."""
+quantization, random distributions."""
+_LEFT_OUT_WITHOUT_GPU = "cuda.bindings"
+"""NVIDIA's own interface to contexts and graphs."""
+_NVIDIA_DEVICE = Path("/dev/nvidiactl")
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -45,11 +49,12 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _import_torch() -> None:
     """Import torch without what is not needed here. Whoever imports that later gets it."""
-    for name in _LEFT_OUT:
+    left_out = _LEFT_OUT if _NVIDIA_DEVICE.exists() else (*_LEFT_OUT, _LEFT_OUT_WITHOUT_GPU)
+    for name in left_out:
         sys.modules[name] = ModuleType(name)
     import torch
 
-    for name in _LEFT_OUT:
+    for name in left_out:
         del sys.modules[name]
         package, _, attribute = name.rpartition(".")
         if package == "torch":
