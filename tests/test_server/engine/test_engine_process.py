@@ -211,3 +211,17 @@ def test_package_and_engine_entry_do_not_import_torch() -> None:
     code = "import sys, forebay_server, forebay_server.engine.process; print('torch' in sys.modules)"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "False"
+
+
+def test_what_torch_is_imported_without_is_there_for_whoever_imports_it_later() -> None:
+    code = """
+from forebay_server.engine import process
+process._import_torch()
+import torch
+print(hasattr(torch, "distributions"))
+import torch.distributions, torch.quantization, torch._meta_registrations
+found = torch.distributions.Normal, torch.quantization.QConfig, torch._meta_registrations.register_meta
+print(*(item.__name__ for item in found))
+"""
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.split() == ["False", "Normal", "QConfig", "register_meta"]
