@@ -17,6 +17,10 @@ from forebay_server.structured.grammar import Grammar, Thinking
 MIN_PARALLEL_MASKS = 8
 """Fewer masks are made faster one after the other (about 50 µs each) than by threads that must be woken first."""
 TOO_SLOW = f"{GRAMMAR_ERROR}could not be compiled within {COMPILE_TIMEOUT_SECONDS:g} s"
+FREE_MASK_SECONDS, SECONDS_A_MASK = 5.0, 0.02
+"""CPU time for the masks of one request: a large grammar's first ones take up to half a second, all others about 50 µs.
+Those of an ambiguous grammar take ever longer, 0.1 s each after 500 tokens, for which every request would wait."""
+TOO_COSTLY = f"{GRAMMAR_ERROR}takes too long to follow; rules that can read one text in many ways are the usual reason"
 
 
 @dataclass(slots=True)
@@ -26,6 +30,13 @@ class _Place:
     matcher: llguidance.LLMatcher
     gate: ThinkingGate | None
     error: str | None = None
+    num_charged: int = 0
+    """Masks whose cost was looked at."""
+    charged_seconds: float = 0.0
+
+    @property
+    def is_too_costly(self) -> bool:
+        return self.charged_seconds > FREE_MASK_SECONDS + SECONDS_A_MASK * self.num_charged
 
 
 class Grammars:
@@ -35,12 +46,21 @@ class Grammars:
         compiler: of the model's grammars.
         vocab_size: width of the logits.
         clock: for the compile timeout.
+        cpu_clock: for what masks cost.
     """
 
-    def __init__(self, compiler: GrammarCompiler, vocab_size: int, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        compiler: GrammarCompiler,
+        vocab_size: int,
+        clock: Callable[[], float] = time.monotonic,
+        cpu_clock: Callable[[], float] = time.thread_time,
+    ) -> None:
         self._compiler = compiler
         self._num_words = (vocab_size + 31) // 32
         self._clock = clock
+        self._cpu_clock = cpu_clock
+        self._turn = 0
         self._compiling: dict[str, tuple[Grammar, Compilation]] = {}
         self._places: dict[str, _Place] = {}
         self._marks: dict[tuple[str, str], Marks] = {}
@@ -110,16 +130,29 @@ class Grammars:
             (place.matcher, row) for row, place in enumerate(places) if place.gate is None or place.gate.needs_grammar
         ]
         if len(wanted) < MIN_PARALLEL_MASKS:
-            for matcher, row in wanted:
-                matcher.unsafe_compute_mask_ptr(table[row].ctypes.data, table.strides[0])
-        else:
+            for one in wanted:
+                self._fill_and_charge(one, places, table)
+        else:  # one after the other has its turn to be charged
             if self._executor is None:
                 self._executor = llguidance.LLExecutor()
-            self._executor.unsafe_compute_mask_ptr(wanted, table.ctypes.data, table.strides[0], len(table))
+            self._turn = (self._turn + 1) % len(wanted)
+            self._fill_and_charge(wanted[self._turn], places, table)
+            others = wanted[: self._turn] + wanted[self._turn + 1 :]
+            self._executor.unsafe_compute_mask_ptr(others, table.ctypes.data, table.strides[0], len(table))
         for matcher, row in wanted:
-            if matcher.is_error():
-                places[row].error = _why(matcher)
+            place = places[row]
+            if matcher.is_error() or place.is_too_costly:
+                place.error = _why(matcher) if matcher.is_error() else TOO_COSTLY
                 table[row].fill(ALL_ALLOWED)
+
+    def _fill_and_charge(
+        self, wanted: tuple[llguidance.LLMatcher, int], places: Sequence[_Place], table: MaskTable
+    ) -> None:
+        matcher, row = wanted
+        started = self._cpu_clock()
+        matcher.unsafe_compute_mask_ptr(table[row].ctypes.data, table.strides[0])
+        places[row].charged_seconds += self._cpu_clock() - started
+        places[row].num_charged += 1
 
     def advance(self, sampled: dict[str, SampledToken]) -> dict[str, SampledToken]:
         """Take in what was picked: tokens that complete their text say so, and failures become errors."""

@@ -1,5 +1,6 @@
 """Constrained requests in a real engine with a tiny random model: compiled aside, preempted, aborted, failed alone."""
 
+import itertools
 import re
 import threading
 from collections.abc import Iterator
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 from forebay_server.engine.grammar_compiler import MAX_CACHED_GRAMMARS, GrammarCompiler, GrammarError
-from forebay_server.engine.grammars import TOO_SLOW, Grammars
+from forebay_server.engine.grammars import MIN_PARALLEL_MASKS, TOO_COSTLY, TOO_SLOW, Grammars
 from forebay_server.llm import LLM
 from forebay_server.messages import AddRequest, RequestOutput
 from forebay_server.sampling_params import SamplingParams
@@ -147,6 +148,21 @@ def test_compiling_too_long_fails_the_request(slow: SlowCompiler) -> None:
     now[0] = 21.0
     assert grammars.take_compiled() == {"slow": TOO_SLOW}
     assert grammars.take_compiled() == {}
+
+
+@pytest.mark.parametrize("num_others", [0, MIN_PARALLEL_MASKS])
+@pytest.mark.parametrize(("seconds_a_mask", "ends"), [(3.0, "error"), (0.01, "stop")])
+def test_a_grammar_that_costs_ever_more_fails_its_request(
+    llm: LLM, monkeypatch: pytest.MonkeyPatch, seconds_a_mask: float, ends: str, num_others: int
+) -> None:
+    """Ambiguous rules, which make each mask take longer than the one before: others would wait for them."""
+    readings = itertools.count()
+    monkeypatch.setattr(llm.engine._grammars, "_cpu_clock", lambda: next(readings) * seconds_a_mask)
+    names = [f"request {number}" for number in range(1 + num_others)]
+    last = run(llm, *(request(name, WORD) for name in names), request("free", None, max_tokens=5))
+    assert {last[name].finish_reason for name in names} == {ends}
+    assert {last[name].error for name in names} == {TOO_COSTLY if ends == "error" else None}
+    assert last["free"].finish_reason == "length"
 
 
 def test_grammars_are_compiled_once_while_they_are_in_use(model: Path) -> None:
