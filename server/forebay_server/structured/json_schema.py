@@ -18,6 +18,7 @@ from forebay_server.structured.references import (
     LISTS_OF_SCHEMAS,
     MAPS_OF_SCHEMAS,
     SCHEMAS,
+    leads_to_itself,
     leads_to_schema,
     pointer_tokens,
     replace_at,
@@ -151,6 +152,11 @@ def _prepare_targets(root: dict[str, Any], where: str) -> dict[str, Any]:
                     return pending[-1]
 
                 root = replace_at(root, tokens, prepare)
+    for reference in sorted(seen):
+        if leads_to_itself(root, reference):
+            raise InvalidRequestError(
+                f"{where}: the $ref {_short(reference)} leads back to itself and to no schema", param=where
+            )
     return root
 
 

@@ -29,6 +29,28 @@ def leads_to_schema(tokens: Iterable[str]) -> bool:
     return not holder
 
 
+def leads_to_itself(root: Any, reference: str) -> bool:
+    """Whether following a `$ref`, and the `$ref` where it leads, never ends: such a schema says nothing."""
+    followed: set[str] = set()
+    while reference not in followed:
+        followed.add(reference)
+        found = _value_at(root, pointer_tokens(reference) or [])
+        following = found.get("$ref") if isinstance(found, dict) else None
+        if not isinstance(following, str):
+            return False
+        reference = following
+    return True
+
+
+def _value_at(root: Any, tokens: list[str]) -> Any:
+    for token in tokens:
+        if isinstance(root, dict):
+            root = root.get(token)
+        else:
+            root = root[int(token)] if isinstance(root, list) and token.isdecimal() and int(token) < len(root) else None
+    return root
+
+
 def replace_at(root: Any, tokens: list[str], change: Callable[[Any], Any]) -> Any:
     """A copy of a JSON value with one place changed; the value itself when the place is not there.
 
