@@ -18,6 +18,7 @@ from forebay_server.weights.loader import load_model
 from forebay_server.weights.quantization import QuantizationOptions
 from tests.test_server.models.forward import CPU, logits_of
 from tests.test_server.models.tiny_models import save_tiny
+from tests.test_server.quantize.test_quantize import decompressed
 
 KEEP = QuantizationOptions(mode="auto", kept_kinds=frozenset({"int8", "int4", "fp8"}))
 PLAIN = QuantizationOptions()
@@ -64,6 +65,19 @@ def test_experts_are_quantized_and_routers_are_not(
     expected, found = (logits_of(model, PROMPTS[0]).softmax(-1) for model in (original, result))
     divergence = (expected * (expected.log() - found.log())).sum(-1).mean()
     assert 0 < divergence < (0.4 if method in ("gptq", "awq") else 0.1)
+
+
+@pytest.mark.parametrize("method", ["int8", "gptq"])
+def test_the_formats_own_library_reads_the_same_experts(
+    method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, _ = save_tiny(tmp_path / "model", "qwen3_moe", hidden_size=64, **SIZES["qwen3_moe"])
+    output = quantized(folder, method, monkeypatch)
+    theirs = decompressed(output)
+    last = mixtures(load(output, KEEP))[-1]
+    ours = torch.cat([dequantize(weight) for weight in last.down.weights])
+    names = [f"model.layers.3.mlp.experts.{expert}.down_proj" for expert in range(last.moe.num_experts)]
+    torch.testing.assert_close(torch.cat([theirs[name].float() for name in names]), ours, rtol=0.01, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", SIZES)
