@@ -205,21 +205,25 @@ def test_whoever_lacks_blocks_waits_for_the_last_one_and_preempts_nobody_else() 
     """With a step in flight the last request cannot be preempted; the one in front of it is spared all the same."""
     scheduler = make_scheduler(6)
     world = World(scheduler, [1], is_ahead=True)
-    for index in range(3):
-        scheduler.add(make_request(str(index), [index] * 7, max_tokens=12, arrival_time=index))
+    prompts = [[0] * 7, [1] * 5, [2] * 5]  # the first one needs a third block while the others have slots left
+    for index, prompt in enumerate(prompts):
+        scheduler.add(make_request(str(index), prompt, max_tokens=12, arrival_time=index))
     first, last = scheduler._requests["0"], scheduler._requests["2"]
-    number = 0
+    number, num_missed = 0, 0
     while scheduler.has_work or world.in_flight:
         world.step(number)
         number += 1
+        is_served = any(request.request_id == "0" for step in world.in_flight for request in step.requests)
+        num_missed += not is_served and "0" in scheduler._requests
         assert number < 200
         if not scheduler.has_work:
             while world.in_flight:
                 world.commit_oldest()
     assert first.num_preemptions == 0
+    assert num_missed == 2  # a step each time that it lacks one, for those behind it wait, too
     assert last.num_preemptions > 0
-    for index in range(3):
-        assert answer_of(world.outputs[str(index)]) == expected_answer([index] * 7, 12)
+    for index, prompt in enumerate(prompts):
+        assert answer_of(world.outputs[str(index)]) == expected_answer(prompt, 12)
 
 
 @pytest.mark.parametrize(
