@@ -102,6 +102,17 @@ def test_a_group_longer_than_a_tile_and_groups_that_end_with_a_tile() -> None:
         _assert_equal(arguments | {"expert_ids": order.unsqueeze(1).contiguous()})
 
 
+def test_what_lies_behind_the_weights_is_not_multiplied() -> None:
+    arguments = _arguments(SHAPES[2])
+    arguments["expert_ids"].fill_(4)  # the last
+    for name in ("gate_up", "down"):
+        size = arguments[name].numel()
+        memory = torch.full((size + 64,), torch.nan, device=DEVICE)
+        memory[:size] = arguments[name].flatten()
+        arguments[name] = memory[:size].view(arguments[name].shape)
+    _assert_equal(arguments)
+
+
 def test_an_expert_that_stands_twice_counts_twice() -> None:
     arguments = _arguments((6, 10, 4, 3, 2))
     _assert_equal(arguments | {"expert_ids": torch.ones_like(arguments["expert_ids"])})

@@ -73,6 +73,25 @@ def test_the_first_token_is_distributed_as_the_target_says(drawn: bool, module: 
     torch.testing.assert_close(shares, target, rtol=0, atol=0.05)
 
 
+def test_a_vocabulary_of_several_blocks() -> None:
+    for seed in range(1, 4):
+        arguments = _arguments([2, 0], 5000, drawn=True, seed=seed)
+        outputs, expected = gpu.verify_draft(**arguments), reference.verify_draft(**arguments)
+        assert all(torch.equal(ours, theirs) for ours, theirs in zip(outputs, expected, strict=True))
+
+
+@pytest.mark.parametrize("module", [gpu, reference], ids=["triton", "torch"])
+def test_a_draw_that_no_sum_exceeds_is_the_last_token_that_may_be(module: object) -> None:
+    token_ids, _ = module.verify_draft(  # type: ignore[attr-defined]
+        target_probs=torch.tensor([[0.5, 0.25, 0.25, 0.0]], device=DEVICE),
+        draft_token_ids=torch.tensor([0], device=DEVICE),
+        cu_rows=torch.tensor([0, 1], dtype=torch.int32, device=DEVICE),
+        accept_draws=torch.tensor([0.5], device=DEVICE),
+        draws=torch.tensor([1.0], device=DEVICE),
+    )
+    assert token_ids.tolist() == [2]
+
+
 def test_a_sequence_alone_equals_the_sequence_in_a_batch() -> None:
     arguments = _arguments([3, 0, 5], 40, drawn=True)
     batch_ids, batch_accepted = gpu.verify_draft(**arguments)
