@@ -72,7 +72,7 @@ ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "phi3": ("phi3", {"sliding_window": 8}),
     "smollm3": ("smollm3", {"tie_word_embeddings": True}),
-    "smollm3 window": ("smollm3", {"no_rope_layers": [1, 0, 1, 0], "use_sliding_window": True, "sliding_window": 8}),
+    "smollm3 window": ("smollm3", {"no_rope_layer_interval": 2, "use_sliding_window": True, "sliding_window": 8}),
     "phi4 mini": ("phi3", {"rope_parameters": PHI4_MINI_ROPE | {"rope_theta": 10000.0}, "tie_word_embeddings": True}),
 }
 """By name: the `model_type` of transformers, and what differs from `SIZES`; in `text_config` where there is one."""
