@@ -16,6 +16,7 @@ from forebay_kernels.cpu.packing import pack
 from forebay_kernels.int8_weights import Int8Weight
 from tests.test_kernels.cpu_library import EMULATED, can_emulate, variants
 from tests.test_kernels.test_cpu_multiply import make_weight
+from tests.test_kernels.test_cpu_step import SHAPES, Model, batch_of, tokens_of
 
 pytestmark = pytest.mark.skipif(not can_emulate(), reason="this CPU has no AVX-512 VNNI")
 
@@ -51,6 +52,16 @@ def test_extreme_numbers_and_what_is_not_finite(variant: str) -> None:
     assert result.isfinite().all(dim=-1).nonzero().flatten().tolist() == [
         row for row in range(40) if row not in (18, 33)
     ]
+
+
+@pytest.mark.parametrize("variant", WITH_TILES)
+def test_a_head_by_itself_uses_tiles_too(variant: str) -> None:
+    model, other = Model(SHAPES[0], variant), Model(SHAPES[0], "avx512vnni")
+    rows = list(range(30))
+    batch = batch_of(model, (tokens_of(len(rows)), 0, 0), wanted=rows)
+    wanted = other.step.logits(batch)
+    assert torch.equal(model.step.logits(batch), wanted)
+    assert torch.equal(model.step.head(model.step.hidden(batch)), wanted)
 
 
 @pytest.fixture
