@@ -82,6 +82,14 @@ def test_forbidden_tokens_are_never_drawn_and_the_first_of_equals_is_the_greedy_
     torch.testing.assert_close(logprobs, torch.full((3,), 0.5, device=DEVICE).log())
 
 
+@pytest.mark.parametrize("module", [gpu, reference], ids=["triton", "torch"])
+def test_equally_likely_tokens_share_the_draws_over_all_blocks(module: object) -> None:
+    # A draw on the border of two tokens is the second's; the greedy token is the first, in whichever block.
+    arguments = _arguments(torch.zeros(4, 8192, device=DEVICE), draws=[0.0, 0.5, 0.75, 0.5], temperatures=[1, 1, 1, 0])
+    token_ids, _ = module.sample(**arguments)  # type: ignore[attr-defined]
+    assert token_ids.tolist() == [0, 4096, 6144, 0]
+
+
 def test_a_row_alone_equals_the_row_in_a_batch_bit_for_bit() -> None:
     logits = random_tensor(3, 300, dtype=torch.float32, seed=3, scale=2)
     arguments = _arguments(logits, top_ps=[0.9, 0.5, 1.0], top_ks=[0, 40, 7], draws=[0.2, 0.6, 0.9])

@@ -130,6 +130,14 @@ def test_without_bias_and_residual(name: str) -> None:
     _assert_equal(name, arguments)
 
 
+def test_a_sum_is_rounded_once() -> None:
+    # float16 has only even numbers above 2048: 2048.75 alone would lose what 2049.5 keeps.
+    x, bias, residual = (torch.full((1, 1), value, dtype=torch.float16, device=DEVICE) for value in (0.75, 2048, 0.75))
+    weight, scales = torch.ones(1, 1, dtype=torch.int8, device=DEVICE), torch.ones(1, device=DEVICE)
+    for run in (implementation("w8a16_matmul", "cuda"), reference.w8a16_matmul):
+        assert float(run(x, weight, scales, bias[0], residual)) == 2050.0
+
+
 @pytest.mark.parametrize("name", ["w8a8_matmul", "fp8_matmul", "w8a16_matmul"])
 def test_a_row_alone_equals_the_row_in_a_batch_bit_for_bit(name: str) -> None:
     arguments = _arguments(name, (70, 33, 300), torch.float16)

@@ -81,15 +81,16 @@ def test_a_vocabulary_of_several_blocks() -> None:
 
 
 @pytest.mark.parametrize("module", [gpu, reference], ids=["triton", "torch"])
-def test_a_draw_that_no_sum_exceeds_is_the_last_token_that_may_be(module: object) -> None:
+@pytest.mark.parametrize(("draw", "token"), [(0.5, 1), (1.0, 2)])
+def test_a_draw_on_a_border_is_the_next_token_that_may_be(draw: float, token: int, module: object) -> None:
     token_ids, _ = module.verify_draft(  # type: ignore[attr-defined]
         target_probs=torch.tensor([[0.5, 0.25, 0.25, 0.0]], device=DEVICE),
         draft_token_ids=torch.tensor([0], device=DEVICE),
         cu_rows=torch.tensor([0, 1], dtype=torch.int32, device=DEVICE),
         accept_draws=torch.tensor([0.5], device=DEVICE),
-        draws=torch.tensor([1.0], device=DEVICE),
+        draws=torch.tensor([draw], device=DEVICE),
     )
-    assert token_ids.tolist() == [2]
+    assert token_ids.tolist() == [token]
 
 
 def test_a_sequence_alone_equals_the_sequence_in_a_batch() -> None:

@@ -68,6 +68,12 @@ def test_without_bias_and_residual(num_tokens: int) -> None:
     _assert_equal(_arguments(num_tokens, 9, 1280, 128) | {"bias": None, "residual": None})
 
 
+def test_splits_of_more_channels_than_a_program_adds_up() -> None:
+    arguments = _arguments(1, 1056, 1024, 128)
+    assert num_splits_of(arguments["packed"]) == 2
+    _assert_equal(arguments)
+
+
 def test_few_and_many_rows_take_different_ways_to_the_same_bits() -> None:
     arguments = _arguments(40, 9, 1280, 128, dtype=torch.float16)
     assert num_splits_of(arguments["packed"]) == 2
