@@ -44,11 +44,14 @@ class _Body:
     def __init__(self, receive: Receive) -> None:
         self._receive = receive
         self._more = True
+        self.is_begun = False
+        """Whether the client was asked for it, which one that expects `100 Continue` waits for."""
         self.content = b""
         """The whole body, once it has been read within the limit."""
 
     async def parts(self) -> AsyncIterator[bytes]:
         """What has not been read yet."""
+        self.is_begun = True
         while self._more:
             message = await self._receive()
             self._more = message["type"] == "http.request" and bool(message.get("more_body"))
@@ -107,9 +110,10 @@ class Gatekeeper:
             await self._app(scope, receive, send_with_id)
         except ApiError as error:
             # when there is too much to do, a body is not waited for, unless the connection would be cut while it comes
-            if not isinstance(error, OverloadedError) or _closes_after_answer(scope, headers):
+            is_held_back = not body.is_begun and headers.get("expect", "").lower() == "100-continue"
+            if not is_held_back and (not isinstance(error, OverloadedError) or _closes_after_answer(scope, headers)):
                 await body.discard()
-            await send_error(error, send_with_id)
+            await send_error(error, send_with_id, closes=is_held_back)
         finally:
             if scope["path"] not in ALWAYS_OPEN:
                 seconds = time.monotonic() - started
@@ -201,11 +205,18 @@ def _check_unicode(body: bytes) -> None:
         return  # no JSON: whoever parses it will say so
 
 
-async def send_error(error: ApiError, send: Send) -> None:
-    """Answer with an error, OpenAI-shaped."""
+async def send_error(error: ApiError, send: Send, *, closes: bool = False) -> None:
+    """Answer with an error, OpenAI-shaped.
+
+    Args:
+        error: what to tell.
+        send: the request's channel.
+        closes: end the connection, on which nobody could tell a body that still comes from the next request.
+    """
     body = msgspec.json.encode(error_body(error))
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     headers += [(name.lower().encode(), value.encode()) for name, value in error_headers(error).items()]
+    headers += [(b"connection", b"close")] if closes else []
     await send({"type": "http.response.start", "status": int(error.status), "headers": headers})
     await send({"type": "http.response.body", "body": body})
 

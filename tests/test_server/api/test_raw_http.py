@@ -117,6 +117,12 @@ def test_who_expects_100_continue_gets_it_before_the_body_and_not_when_refused(s
         assert connection.recv(25) == b"HTTP/1.1 100 Continue\r\n\r\n"
         connection.sendall(body)
         assert answer(connection)[0] == 200
+    for refusal, status in ((b"Content-Encoding: gzip", 415), (b"Content-Length: 99000000", 413)):
+        lines = [line for line in head.split(b"\r\n") if not line.startswith(refusal.partition(b":")[0])]
+        with connected(server) as connection:
+            connection.sendall(b"\r\n".join([*lines, refusal, b"", b""]))
+            assert answer(connection)[0] == status, "at once, and not after the body"
+            assert connection.recv(1) == b"", "a body that still comes could be taken for a request"
 
 
 @pytest.mark.parametrize("sent", [b"", b'{"prompt"', b'{"prompt": "abc", "ignore_eos": true, "max_tokens": 400}'])
