@@ -13,6 +13,7 @@ from forebay_server.engine import forward_pass
 from forebay_server.engine.engine import load_engine
 from forebay_server.engine.gpu.readback import Readback
 from forebay_server.engine.gpu.runner import GpuRunner
+from forebay_server.engine.gpu.staging import Staging
 from forebay_server.engine.scheduler_output import SampledToken, SchedulerOutput
 from forebay_server.messages import AddRequest
 from forebay_server.sampling_params import SamplingParams
@@ -123,3 +124,17 @@ def test_the_results_of_two_steps_are_apart_and_buffers_grow() -> None:
         count = 200 * (number - 1) or 3
         assert ids.tolist() == list(range(1000 * (number - 1), 1000 * (number - 1) + count))
         assert scores.tolist() == [-float(token_id) for token_id in ids]
+
+
+def test_the_inputs_of_two_steps_are_staged_apart_and_buffers_grow() -> None:
+    """While the device still reads one step's inputs, the host writes the next one's."""
+    staging = Staging(torch.device("cpu"))
+    before: np.ndarray | None = None
+    for number, size in enumerate((8, 8, 200_000, 16), 1):
+        host, target = staging.begin(size), torch.zeros(size, dtype=torch.uint8)
+        host[:] = number
+        if before is not None:
+            assert set(before.tolist()) == {number - 1}
+        staging.send(target)
+        assert set(target.tolist()) == {number}
+        before = host
