@@ -15,7 +15,7 @@ from tests.test_server.test_pressure import is_idle, open_request
 
 @pytest.fixture
 def server(start_server: StartServer) -> ServerProcess:
-    return start_server("--max-queued-requests", "40", fake_step_seconds="0.002")
+    return start_server("--max-queued-requests", "40", fake_step_seconds="0.005")
 
 
 def scrape(server: ServerProcess) -> dict[str, float]:

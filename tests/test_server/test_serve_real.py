@@ -1,7 +1,6 @@
 """The whole server with the real engine and SmolLM2 on the CPU, used as its users would."""
 
 import asyncio
-import contextlib
 import signal
 import threading
 import time
@@ -16,6 +15,7 @@ from openai.types.chat import ChatCompletionMessageParam
 
 from tests.fakes.server_process import REAL, ServerProcess, wait_for
 from tests.smollm2 import smollm2_gguf
+from tests.test_server.test_pressure import is_idle, open_request
 
 pytestmark = pytest.mark.model
 
@@ -43,11 +43,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
 def client(server: ServerProcess) -> Iterator[openai.OpenAI]:
     with openai.OpenAI(base_url=f"http://127.0.0.1:{server.port}/v1", api_key="none", max_retries=0) as made:
         yield made
-
-
-def is_idle(server: ServerProcess) -> bool:
-    load = server.load()
-    return bool(load["running"] == load["waiting"] == 0 and load["kvUsage"] == 0)
 
 
 def test_a_chat_question_is_answered(client: openai.OpenAI) -> None:
@@ -159,20 +154,8 @@ async def test_fifty_streams_finish_while_the_probes_answer(server: ServerProces
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_client_that_leaves_frees_its_blocks(server: ServerProcess, stream: bool) -> None:
-    body = {"prompt": "Once upon a time", "max_tokens": 1500, "ignore_eos": True, "stream": stream}
-
-    def ask() -> None:
-        with (
-            contextlib.suppress(httpx.ReadTimeout),
-            httpx.Client(timeout=httpx.Timeout(60, read=1.0)) as http,
-            http.stream("POST", f"http://127.0.0.1:{server.port}/v1/completions", json=body) as response,
-        ):
-            next(response.iter_bytes(), b"")
-
-    asking = threading.Thread(target=ask)
-    asking.start()
-    wait_for(lambda: server.load()["running"] == 1, 10, "it runs")
-    asking.join()
+    with open_request(server, stream=stream, num_tokens=1500):
+        wait_for(lambda: server.load()["running"] == 1, 10, "it runs")
     wait_for(lambda: is_idle(server), 5, "idle again")
 
 

@@ -329,7 +329,7 @@ class Scheduler:
         if not self._blocks.hold_cached(request, cached):
             return False
         self._waiting.remove(request)
-        insort(self._running, request, key=_order)
+        insort(self._running, request, key=lambda one: one.order)
         request.status = RequestStatus.RUNNING
         if request.num_cached_tokens is None:
             self._note_first_admission(request)
@@ -397,7 +397,3 @@ class Scheduler:
     def _check(self) -> None:
         if self._debug:
             self.pool.check(request.block_ids for request in (*self._running, *self._finished_in_flight))
-
-
-def _order(request: Request) -> tuple[int, float, int]:
-    return request.order
