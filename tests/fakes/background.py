@@ -2,11 +2,27 @@
 
 import contextlib
 import http.client
+import os
+import signal
 import threading
+import time
+from collections.abc import Iterator
 
 from tests.fakes.server_process import Reply, ServerProcess, wait_for
 
 COMPLETIONS = "/v1/completions"
+
+
+@contextlib.contextmanager
+def all_at_once(server: ServerProcess) -> Iterator[None]:
+    """Let the engine stand still while requests are sent, so that they meet in its pool on a machine of any speed."""
+    engine = server.engine_pid()
+    os.kill(engine, signal.SIGSTOP)
+    try:
+        yield
+        time.sleep(1.5)  # no gauge shows what is handed to an engine that stands still; requests take milliseconds
+    finally:
+        os.kill(engine, signal.SIGCONT)
 
 
 class Background:

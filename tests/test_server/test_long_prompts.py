@@ -7,9 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from tests.fakes.background import all_at_once
 from tests.fakes.server_process import REAL, ServerProcess
 from tests.fakes.tiny_real import write_tiny_real_model
-from tests.test_server.test_small_pool import all_at_once, complete, prompt_of
+from tests.test_server.test_small_pool import complete, prompt_of
 
 NUM_LONG_TOKENS, CHUNK_TOKENS = 8000, 256
 

@@ -3,20 +3,16 @@
 Answers are compared with those of the same requests alone. float32, so that equal means equal.
 """
 
-import contextlib
 import json
-import os
 import random
-import signal
 import socket
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
-from tests.fakes.background import COMPLETIONS
+from tests.fakes.background import COMPLETIONS, all_at_once
 from tests.fakes.server_process import REAL, ServerProcess, fetch, wait_for
 from tests.fakes.tiny_model import VOCAB_SIZE
 from tests.fakes.tiny_real import write_tiny_real_model
@@ -66,18 +62,6 @@ def alone(server: ServerProcess, requests: list[dict[str, Any]]) -> list[str]:
         texts.append(text_of(server, **fields))
     reset(server)
     return texts
-
-
-@contextlib.contextmanager
-def all_at_once(server: ServerProcess) -> Iterator[None]:
-    """Let the engine stand still while requests are sent, so that they meet in its pool on a machine of any speed."""
-    engine = server.engine_pid()
-    os.kill(engine, signal.SIGSTOP)
-    try:
-        yield
-        time.sleep(1.5)  # no gauge shows what is handed to an engine that stands still; requests take milliseconds
-    finally:
-        os.kill(engine, signal.SIGCONT)
 
 
 def prompt_of(length: int, seed: int = 0) -> list[int]:

@@ -10,8 +10,7 @@ import pytest
 import torch
 from transformers import LlamaModel
 
-from tests.fakes.server_process import ServerProcess, wait_for
-from tests.test_server.test_pressure import is_idle
+from tests.fakes.server_process import ServerProcess
 
 EMBEDDINGS = "/v1/embeddings"
 
@@ -53,7 +52,7 @@ def test_texts_and_token_ids_one_and_many(server: ServerProcess) -> None:
     many = embed(server, ["a" * number for number in range(1, 301)])["data"]
     assert [entry["index"] for entry in many] == list(range(300))
     assert [entry["embedding"] for entry in many] == [direction(number, ids[0], 3) for number in range(1, 301)]
-    wait_for(lambda: is_idle(server), 5, "the gauges are back")
+    assert server.load()["running"] == server.load()["waiting"] == 0
 
 
 def test_e1_dimensions_are_refused(server: ServerProcess) -> None:

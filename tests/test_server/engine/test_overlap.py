@@ -21,6 +21,7 @@ from tests.test_server.engine.fake_engine import (
     make_request,
     make_scheduler,
 )
+from tests.test_server.engine.test_engine import run
 
 
 class FakeDevice(FakeRunner):
@@ -52,14 +53,6 @@ class FakeDevice(FakeRunner):
     def _finish(self, step: SchedulerOutput) -> dict[str, SampledToken]:
         self.events.append(("wait", step.step_id))
         return super().run(step)
-
-
-def run(engine: Engine) -> dict[str, list[RequestOutput]]:
-    outputs: dict[str, list[RequestOutput]] = {}
-    while engine.has_work:
-        for output in engine.step():
-            outputs.setdefault(output.request_id, []).append(output)
-    return outputs
 
 
 def test_each_step_is_launched_before_the_one_before_it_is_waited_for() -> None:
